@@ -1,0 +1,142 @@
+"""The only place where bytes become records and records become bytes.
+
+Payloads are JSON. A record is validated in full when it is decoded; what fails raises one error with one line of text,
+fit for a dead letter. Findings, incidents, commands and results carry CloudEvents headers (binary mode), all others the
+`schema` header alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any, Union
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from schemas.base import Record
+from schemas.errors import InvalidRecordError
+from schemas.topics import Topic, topic_named, topic_of
+
+__all__ = ["MAX_RECORD_BYTES", "Message", "decode", "decode_value", "encode", "message", "schema_name"]
+
+MAX_RECORD_BYTES = 1_000_000
+"""Largest payload that is read or written; below Kafka's default `max.message.bytes` of 1,048,588."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as it goes on the wire."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+
+@cache
+def _adapter(topic: Topic) -> TypeAdapter[Any]:
+    if not topic.records:
+        raise InvalidRecordError(f"{topic.name} carries original bytes, not records")
+    if len(topic.records) == 1:
+        return TypeAdapter(topic.records[0])
+    union: Any = Union[topic.records]  # noqa: UP007
+    return TypeAdapter(Annotated[union, Field(discriminator="record")])
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "record"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{place}: {first['msg']}{more}"
+
+
+def decode(topic: str, payload: bytes) -> Record:
+    """The record in a payload of a topic.
+
+    Args:
+        topic: full name or family.
+        payload: JSON bytes.
+
+    Raises:
+        UnknownTopicError: no such topic.
+        InvalidRecordError: too large, no JSON, or no record of the topic's families.
+    """
+    if len(payload) > MAX_RECORD_BYTES:
+        raise InvalidRecordError(f"{len(payload)} bytes are above the limit of {MAX_RECORD_BYTES}")
+    try:
+        record = _adapter(topic_named(topic)).validate_json(payload)
+    except ValidationError as error:
+        raise InvalidRecordError(_first_error(error)) from None
+    assert isinstance(record, Record)
+    return record
+
+
+def decode_value(topic: str, value: object) -> Record:
+    """The record in an already parsed JSON value, as archives hold it.
+
+    Raises:
+        UnknownTopicError: no such topic.
+        InvalidRecordError: no record of the topic's families.
+    """
+    try:
+        record = _adapter(topic_named(topic)).validate_python(value)
+    except ValidationError as error:
+        raise InvalidRecordError(_first_error(error)) from None
+    assert isinstance(record, Record)
+    return record
+
+
+def encode(record: Record) -> bytes:
+    """The payload of a record: compact JSON, fields in the order of the model, null fields left out.
+
+    Raises:
+        InvalidRecordError: the payload would be above `MAX_RECORD_BYTES`.
+    """
+    payload = record.model_dump_json(exclude_none=True).encode()
+    if len(payload) > MAX_RECORD_BYTES:
+        raise InvalidRecordError(
+            f"{type(record).__name__}: {len(payload)} bytes are above the limit of {MAX_RECORD_BYTES}"
+        )
+    return payload
+
+
+def schema_name(record: Record | type[Record]) -> str:
+    """The name of a record family and its major version, as `paceline.gpu-frame.v1`."""
+    family = record if isinstance(record, type) else type(record)
+    return f"paceline.{str(family.model_fields['record'].default).replace('_', '-')}.v{topic_of(family).version}"
+
+
+def message(record: Record) -> Message:
+    """A record with its topic, key, payload and headers.
+
+    Raises:
+        UnknownTopicError: the family travels inside others only.
+        InvalidRecordError: the payload would be too large.
+    """
+    topic = topic_of(record)
+    headers: list[tuple[str, bytes]] = [("schema", schema_name(record).encode())]
+    if topic.cloud_event:
+        headers += _cloud_event(record)
+    return Message(topic.name, topic.key(record).encode(), encode(record), tuple(headers))
+
+
+def _cloud_event(record: Record) -> list[tuple[str, bytes]]:
+    fields = record.__dict__
+    at_ns = fields.get("event_time_ns") or fields.get("decided_at_ns") or fields.get("mark_ns") or 0
+    identity = (
+        fields.get("finding_id")
+        or fields.get("command_id")
+        or fields.get("incident_id")
+        or f"{fields.get('role')}-{fields.get('partition')}-{at_ns}"
+    )
+    suffix = fields.get("state") or fields.get("outcome") or ""
+    moment = datetime.fromtimestamp(at_ns // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", f"{identity}{':' + suffix if suffix else ''}".encode()),
+        ("ce_source", f"/paceline/{fields.get('site_id')}".encode()),
+        ("ce_type", schema_name(record).encode()),
+        ("ce_time", f"{moment}.{at_ns % 10**9:09d}Z".encode()),
+        ("content-type", b"application/json"),
+    ]

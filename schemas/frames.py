@@ -1,0 +1,172 @@
+"""Frames: what one node or switch publishes per tick, as columns.
+
+A frame is one message for all GPUs (or ports) of its publisher, because a message is what costs, not a sample.
+Cumulative counters are passed on as read; deltas, resets and baselines are the reader's business.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Column, DeviceKey, EventTimeNs, Identifier, Record, check_columns
+
+__all__ = ["FabricFrame", "GpuFrame"]
+
+FloatColumn = tuple[float | None, ...] | None
+TextColumn = tuple[str | None, ...] | None
+
+
+class GpuFrame(Record):
+    """One tick of one node's GPUs, one entry per GPU in every column.
+
+    Units are in the names. Violation counters are cumulative nanoseconds. `clock_event_reasons_mask` holds the bits of
+    DCGM field 112. Ratios are 0..1, percentages 0..100.
+    """
+
+    record: Literal["gpu_frame"] = "gpu_frame"
+    node_id: Identifier
+    agent_session: Identifier
+    seq: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+    boot_id: str | None = None
+    driver_version: str | None = None
+
+    gpu_uuid: tuple[DeviceKey | None, ...]
+    gpu_index: tuple[int | None, ...] | None = None
+    pci_bus_id: tuple[DeviceKey | None, ...] | None = None
+    sku: TextColumn = None
+    read_error: TextColumn = None
+
+    sm_clock_mhz: Column = None
+    mem_clock_mhz: Column = None
+    gpu_temp_c: Column = None
+    mem_temp_c: Column = None
+    power_w: FloatColumn = None
+    power_limit_w: FloatColumn = None
+    energy_millijoules: Column = None
+    gpu_util_pct: Column = None
+    mem_copy_util_pct: Column = None
+    fb_used_mib: Column = None
+    clock_event_reasons_mask: Column = None
+    power_violation_ns: Column = None
+    thermal_violation_ns: Column = None
+    ecc_sbe_volatile_count: Column = None
+    ecc_dbe_volatile_count: Column = None
+    ecc_dbe_aggregate_count: Column = None
+    row_remap_pending: Column = None
+    row_remap_failure: Column = None
+    uncorrectable_remapped_rows: Column = None
+    nvlink_crc_errors: Column = None
+    nvlink_replay_errors: Column = None
+    pcie_link_gen: Column = None
+    pcie_link_width: Column = None
+    pcie_max_link_gen: Column = None
+    pcie_max_link_width: Column = None
+    pcie_replay_count: Column = None
+    gr_engine_active_ratio: FloatColumn = None
+    sm_active_ratio: FloatColumn = None
+    sm_occupancy_ratio: FloatColumn = None
+    tensor_active_ratio: FloatColumn = None
+    dram_active_ratio: FloatColumn = None
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Self:
+        length = len(self.gpu_uuid)
+        for name in _GPU_COLUMNS:
+            column = getattr(self, name)
+            if column is not None and len(column) != length:
+                raise ValueError(f"column {name} has {len(column)} entries for {length} GPUs")
+        return self
+
+
+_GPU_COLUMNS = tuple(
+    name
+    for name in GpuFrame.model_fields
+    if name
+    not in {
+        "record",
+        "node_id",
+        "agent_session",
+        "seq",
+        "event_time_ns",
+        "boot_id",
+        "driver_version",
+        "gpu_uuid",
+    }
+)
+
+
+class FabricFrame(Record):
+    """One tick of one node's or one switch's ports.
+
+    Ports are rows of `device`/`port`; pause counters are rows of their own (a port has up to eight priorities), each
+    naming its port by index in `pfc_port`. Receive and transmit are as the publisher's side sees them: `host` is the
+    NIC's, `switch` the switch's. A priority without counters has no row: that is unknown, not zero.
+    `counters` holds further cumulative counters under the source's own names.
+    """
+
+    record: Literal["fabric_frame"] = "fabric_frame"
+    view: Literal["host", "switch"]
+    node_id: Identifier | None = None
+    switch_id: Identifier | None = None
+    agent_session: Identifier
+    seq: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+
+    device: tuple[str | None, ...]
+    port: tuple[str | None, ...]
+    peer: TextColumn = None
+    link_state: TextColumn = None
+    rate_gbps: FloatColumn = None
+    rx_data_bytes: Column = None
+    tx_data_bytes: Column = None
+    link_down_events: Column = None
+    rx_global_pause_frames: Column = None
+    tx_global_pause_frames: Column = None
+    counters: dict[str, tuple[int | None, ...]] = Field(default_factory=dict)
+
+    pfc_port: tuple[int, ...] = ()
+    pfc_priority: tuple[int, ...] = ()
+    rx_pause_frames: tuple[int | None, ...] = ()
+    tx_pause_frames: tuple[int | None, ...] = ()
+    rx_pause_us: Column = None
+    tx_pause_us: Column = None
+
+    @property
+    def publisher_id(self) -> str:
+        """The node's or the switch's id: the key of the message."""
+        publisher = self.node_id if self.view == "host" else self.switch_id
+        assert publisher is not None
+        return publisher
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Self:
+        if (self.node_id if self.view == "host" else self.switch_id) is None:
+            raise ValueError(f"a {self.view} frame names its {'node_id' if self.view == 'host' else 'switch_id'}")
+        ports = len(self.device)
+        check_columns(
+            ports,
+            port=self.port,
+            peer=self.peer,
+            link_state=self.link_state,
+            rate_gbps=self.rate_gbps,
+            rx_data_bytes=self.rx_data_bytes,
+            tx_data_bytes=self.tx_data_bytes,
+            link_down_events=self.link_down_events,
+            rx_global_pause_frames=self.rx_global_pause_frames,
+            tx_global_pause_frames=self.tx_global_pause_frames,
+            **self.counters,
+        )
+        check_columns(
+            len(self.pfc_port),
+            pfc_priority=self.pfc_priority,
+            rx_pause_frames=self.rx_pause_frames,
+            tx_pause_frames=self.tx_pause_frames,
+            rx_pause_us=self.rx_pause_us,
+            tx_pause_us=self.tx_pause_us,
+        )
+        if any(not 0 <= index < ports for index in self.pfc_port):
+            raise ValueError(f"pfc_port names a port outside 0..{ports - 1}")
+        return self

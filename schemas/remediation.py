@@ -1,0 +1,152 @@
+"""Incidents, the commands they ask for, what came of them, and the journal that ties them together."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from schemas.base import DeviceKey, EventTimeNs, Identifier, Record
+from schemas.findings import Evidence, Subject
+
+__all__ = [
+    "COMMAND_KINDS",
+    "ActionResult",
+    "Approval",
+    "Cause",
+    "Command",
+    "CommandKind",
+    "Decision",
+    "Incident",
+    "Target",
+]
+
+CommandKind = Literal[
+    "collect_evidence",
+    "run_preflight",
+    "restart_job",
+    "reset_gpu",
+    "drain_node",
+    "cordon_node",
+    "swap_spare",
+    "reboot_node",
+    "replace_hardware",
+    "network_action",
+    "uncordon_node",
+]
+COMMAND_KINDS: tuple[str, ...] = CommandKind.__args__  # type: ignore[attr-defined]
+
+
+class Incident(Record):
+    """One transition of one incident; the latest state is a fold over them.
+
+    `culprit` is null when there is nobody to blame. `cause_class` names the class (`thermal`, `host`, `gpu_lost`,
+    `pause_storm`, ...). `suppressed` are findings that are explained by this cause.
+    """
+
+    record: Literal["incident"] = "incident"
+    incident_id: Identifier
+    site_id: Identifier
+    state: Literal["open", "acting", "verifying", "resolved"]
+    cause_class: Identifier
+    culprit: Subject | None
+    job_id: str | None = None
+    event_time_ns: EventTimeNs
+    onset_ns: EventTimeNs
+    findings: tuple[str, ...] = ()
+    suppressed: tuple[str, ...] = ()
+    summary: str = ""
+    advice: str = ""
+    slowdown: float | None = None
+    gpu_hours_lost: float | None = None
+
+
+class Target(Record):
+    """What a command acts on, by the field's own names."""
+
+    level: Literal["gpu", "node", "port", "switch", "job"]
+    node_id: str | None = None
+    gpu_uuid: DeviceKey | None = None
+    pci_bus_id: DeviceKey | None = None
+    device: str | None = None
+    port: str | None = None
+    switch_id: str | None = None
+    job_id: str | None = None
+
+    def key(self) -> str:
+        """The key of the actions topic, and a name for people: switch, node or job."""
+        return self.switch_id or self.node_id or self.job_id or ""
+
+    def name(self) -> str:
+        """A text that is equal exactly for equal targets."""
+        parts = (self.key(), self.gpu_uuid or self.pci_bus_id, self.device, self.port)
+        return "/".join(part for part in parts if part)
+
+
+class Cause(Record):
+    """Why a command was given: its incident, the findings and the records under them."""
+
+    incident_id: Identifier
+    findings: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Command(Record):
+    """A remediation order. In mode `observe` it states what would be done and nobody may carry it out."""
+
+    record: Literal["command"] = "command"
+    command_id: Identifier
+    site_id: Identifier
+    kind: CommandKind
+    target: Target
+    audience: Identifier
+    cause: Cause
+    decided_at_ns: EventTimeNs
+    expires_at_ns: EventTimeNs
+    sequence: int = Field(ge=0)
+    attempt: int = Field(default=1, ge=1)
+    mode: Literal["observe", "approve", "auto"]
+    when: Literal["now", "after_checkpoint"] = "now"
+    taint: str | None = None
+    reason: str = ""
+    cost_estimate: dict[str, float] = Field(default_factory=dict)
+    policy_version: str = "default"
+    key_id: str | None = None
+
+
+class ActionResult(Record):
+    """What an actuator made of a command."""
+
+    record: Literal["action_result"] = "action_result"
+    command_id: Identifier
+    site_id: Identifier
+    actuator_id: Identifier
+    event_time_ns: EventTimeNs
+    outcome: Literal["applied", "refused", "failed", "expired"]
+    reason: str = ""
+
+
+class Approval(Record):
+    """A person's consent to one waiting command."""
+
+    record: Literal["approval"] = "approval"
+    command_id: Identifier
+    site_id: Identifier
+    approver: Identifier
+    event_time_ns: EventTimeNs
+    expires_at_ns: EventTimeNs
+
+
+class Decision(Record):
+    """One entry of the decisions journal: what was taken, in which order, and what followed."""
+
+    record: Literal["decision"] = "decision"
+    site_id: Identifier
+    sequence: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+    action: Literal["finding_taken", "mark_left_out", "incident", "command", "suppressed"]
+    lane: Literal["urgent", "settled"] | None = None
+    subject_id: str
+    source: Evidence | None = None
+    followed: tuple[str, ...] = ()
+    detail: dict[str, Any] = Field(default_factory=dict)

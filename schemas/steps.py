@@ -1,0 +1,119 @@
+"""Step timings and the progress of a job's ranks, one message per node, columns over its local ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Column, EventTimeNs, Identifier, Record, check_columns
+
+__all__ = ["CollectiveDigest", "CollectiveTiming", "RankProgress", "StepTiming"]
+
+Phase = Literal["train", "warmup", "checkpoint", "evaluation", "compile"]
+
+
+class CollectiveTiming(Record):
+    """Time that each local rank spent in one communicator during one step, transfer and waiting together.
+
+    `instance` tells communicators of one kind apart (`dp`, `3`): ranks with equal `group` and `instance` meet in it.
+    """
+
+    group: str
+    instance: tuple[int | str, ...] | None = None
+    op: str | None = None
+    duration_us: tuple[int | None, ...]
+
+
+class StepTiming(Record):
+    """One node's share of one step of one job: one entry per local rank in every column.
+
+    `own_us` is a rank's time with all waiting for others removed; where it is null it is the sum of `compute_us`,
+    `host_us` and `data_us`. `wait_us` is time spent in collectives and receives. `phase` other than `train` masks the
+    step: it is joined and counted, and no rule compares it.
+    """
+
+    record: Literal["step_timing"] = "step_timing"
+    job_id: Identifier
+    epoch: int = Field(default=0, ge=0)
+    node_id: Identifier
+    agent_session: Identifier
+    seq: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+    step: int = Field(ge=0)
+    phase: Phase = "train"
+
+    rank: tuple[int, ...] = Field(min_length=1)
+    step_us: tuple[int | None, ...]
+    own_us: Column = None
+    compute_us: Column = None
+    forward_us: Column = None
+    backward_us: Column = None
+    optimizer_us: Column = None
+    host_us: Column = None
+    data_us: Column = None
+    wait_us: Column = None
+    tokens: Column = None
+    sum_squared_lengths: Column = None
+    collectives: tuple[CollectiveTiming, ...] = ()
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Self:
+        check_columns(
+            len(self.rank),
+            step_us=self.step_us,
+            own_us=self.own_us,
+            compute_us=self.compute_us,
+            forward_us=self.forward_us,
+            backward_us=self.backward_us,
+            optimizer_us=self.optimizer_us,
+            host_us=self.host_us,
+            data_us=self.data_us,
+            wait_us=self.wait_us,
+            tokens=self.tokens,
+            sum_squared_lengths=self.sum_squared_lengths,
+            **{f"collectives[{i}]": c.duration_us for i, c in enumerate(self.collectives)},
+        )
+        if len(set(self.rank)) != len(self.rank):
+            raise ValueError("a rank stands twice in the rank column")
+        return self
+
+
+class RankProgress(Record):
+    """Where a node's ranks of one job stand, step or no step: the clock of a job that hangs."""
+
+    record: Literal["rank_progress"] = "rank_progress"
+    job_id: Identifier
+    epoch: int = Field(default=0, ge=0)
+    node_id: Identifier
+    agent_session: Identifier
+    seq: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+    rank: tuple[int, ...]
+    last_step: tuple[int | None, ...]
+    groups: dict[str, tuple[tuple[int | None, int | None, int | None], ...]] = Field(default_factory=dict)
+    """By group: (last enqueued, last started, last completed) per local rank."""
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Self:
+        check_columns(len(self.rank), last_step=self.last_step, **self.groups)
+        return self
+
+
+class CollectiveDigest(Record):
+    """What a rank's flight-recorder dump says, in at most 16 kB; the dump stays on its node."""
+
+    record: Literal["collective_digest"] = "collective_digest"
+    job_id: Identifier
+    epoch: int = Field(default=0, ge=0)
+    node_id: Identifier
+    agent_session: Identifier
+    seq: int = Field(ge=0)
+    event_time_ns: EventTimeNs
+    rank: int = Field(ge=0)
+    version: str
+    dump_path: str
+    dump_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    groups: tuple[dict[str, Any], ...] = ()
+    pending: tuple[dict[str, Any], ...] = ()
+    completed: tuple[dict[str, Any], ...] = ()
