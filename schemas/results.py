@@ -42,6 +42,7 @@ class StepResult(Record):
     peak_tflops: float | None = None
     flop_convention: str | None = None
     impossible: bool = False
+    description_error: str | None = Field(default=None, max_length=500)
     slowest_ranks: tuple[int, ...] = ()
     slowest_own_us: tuple[int, ...] = ()
 

@@ -1,0 +1,1 @@
+"""Operators on event time: plain data, time passed in, `snapshot()` and `restore()` on each."""

@@ -1,0 +1,1 @@
+"""Foreign recordings turned into archives of our own records."""

@@ -1,0 +1,164 @@
+"""The archive: recorded messages, one JSON object a line, plain or zstd-compressed.
+
+`{"topic", "partition", "offset", "timestamp_ms", "key", "headers", "value"}`. `timestamp_ms` is the append time.
+A line that cannot be read is given out with its number and the reason, never skipped in silence.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+
+from schemas.codec import message
+from schemas.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.base import Record
+
+__all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "read_archive"]
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+class NotAnArchiveError(SchemaError):
+    """The file cannot be opened or is damaged as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLine:
+    """One recorded message with an already parsed value."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no recorded message."""
+
+    number: int
+    reason: str
+
+
+class ArchiveWriter:
+    """Writes records as archive lines; offsets count up per topic and partition, in order of arrival.
+
+    Args:
+        stream: where lines go, uncompressed.
+        partitions: how many partitions a topic has; keys are spread over them by a stable hash.
+    """
+
+    def __init__(self, stream: BinaryIO, partitions: int = 1) -> None:
+        self._stream = stream
+        self._partitions = partitions
+        self._offsets: dict[tuple[str, int], int] = {}
+        self.lines = 0
+
+    def write(self, record: Record, arrival_ns: int) -> None:
+        """Append a record that arrived at the given time."""
+        wire = message(record)
+        # FNV-1a: stable over processes, unlike hash().
+        digest = 0x811C9DC5
+        for byte in wire.key:
+            digest = ((digest ^ byte) * 0x01000193) & 0xFFFFFFFF
+        partition = digest % self._partitions
+        place = (wire.topic, partition)
+        offset = self._offsets.get(place, 0)
+        self._offsets[place] = offset + 1
+        line = {
+            "topic": wire.topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp_ms": arrival_ns // 1_000_000,
+            "key": wire.key.decode(),
+            "headers": {name: value.decode() for name, value in wire.headers},
+        }
+        head = orjson.dumps(line)[:-1]
+        self._stream.write(head + b',"value":' + wire.value + b"}\n")
+        self.lines += 1
+
+    @staticmethod
+    @contextmanager
+    def open(path: Path, partitions: int = 1) -> Iterator[ArchiveWriter]:
+        """Open a file for writing, compressed when its name ends in `.zst`; it appears whole or not at all."""
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with partial.open("wb") as raw:
+                if path.suffix == ".zst":
+                    import zstandard
+
+                    with zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False) as compressed:
+                        yield ArchiveWriter(compressed, partitions)
+                else:
+                    yield ArchiveWriter(raw, partitions)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def read_archive(path: Path) -> Iterator[ArchiveLine | BadLine]:
+    """Lines of an archive, in order; compression is told by content.
+
+    Raises:
+        NotAnArchiveError: the file cannot be opened, or its compressed stream ends or breaks before its end; what could
+            be read was given out before.
+    """
+    try:
+        stream: BinaryIO = path.open("rb")
+    except OSError as error:
+        raise NotAnArchiveError(f"{path}: {error.strerror}") from None
+    with stream:
+        magic = stream.read(4)
+        stream.seek(0)
+        if magic != _ZSTD_MAGIC:
+            yield from _lines(stream)
+            return
+        import zstandard
+
+        try:
+            reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            yield from _lines(io.BufferedReader(reader, 1 << 20))
+        except (zstandard.ZstdError, EOFError) as error:
+            raise NotAnArchiveError(f"{path}: compressed stream is damaged: {error}") from None
+
+
+def _lines(stream: Any) -> Iterator[ArchiveLine | BadLine]:
+    for number, raw in enumerate(stream, 1):
+        if not raw.strip():
+            continue
+        yield _line(number, raw)
+
+
+def _line(number: int, raw: bytes) -> ArchiveLine | BadLine:
+    try:
+        fields = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        return BadLine(number, f"no JSON: {error}")
+    if not isinstance(fields, dict) or not isinstance(fields.get("topic"), str) or "value" not in fields:
+        return BadLine(number, "no object with a topic and a value")
+    numbers = [fields.get("partition", 0), fields.get("offset", 0), fields.get("timestamp_ms", 0)]
+    if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in numbers):
+        return BadLine(number, "partition, offset and timestamp_ms are integers")
+    headers = fields.get("headers") or {}
+    key = fields.get("key")
+    return ArchiveLine(
+        fields["topic"],
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        key if isinstance(key, str) else None,
+        fields["value"],
+        headers if isinstance(headers, dict) else {},
+    )

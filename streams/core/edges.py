@@ -1,0 +1,55 @@
+"""Edges of a condition: when a statement about a subject opens, and when it is cleared.
+
+A statement is published when it becomes true and when it has been false for long enough, not while it lasts. It opens
+at most once a minute: a subject that flaps stays open until it has been quiet for the minute.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from streams.core.keyed import SubjectState
+
+__all__ = ["Edge", "EdgeState"]
+
+Edge = Literal["open", "cleared"]
+_QUIET_NS = 60_000_000_000
+
+
+class EdgeState(SubjectState):
+    """Open or not, since when, and when the condition last held."""
+
+    __slots__ = ("last_true_ns", "onset_ns")
+
+    def __init__(self) -> None:
+        self.onset_ns: int | None = None
+        self.last_true_ns = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the statement stands."""
+        return self.onset_ns is not None
+
+    def update(self, now_ns: int, holds: bool, onset_ns: int | None = None, quiet_ns: int = _QUIET_NS) -> Edge | None:
+        """Take the condition at a time, and return the edge that it makes, if any.
+
+        Args:
+            now_ns: event time, not before the last one.
+            holds: whether the condition holds now.
+            onset_ns: when it began, where that is known to be earlier than now.
+            quiet_ns: how long it must not have held before the statement is cleared.
+        """
+        if holds:
+            self.last_true_ns = now_ns
+            if self.onset_ns is None:
+                self.onset_ns = now_ns if onset_ns is None else onset_ns
+                return "open"
+        elif self.onset_ns is not None and now_ns - self.last_true_ns >= quiet_ns:
+            return "cleared"
+        return None
+
+    def close(self) -> int:
+        """End the statement after its `cleared` edge was published; returns its onset."""
+        assert self.onset_ns is not None
+        onset_ns, self.onset_ns = self.onset_ns, None
+        return onset_ns

@@ -1,0 +1,41 @@
+"""Where a record stands: topic, partition, offset, and the append time by which its event time is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas.base import Record
+from schemas.findings import Evidence
+
+__all__ = ["MAX_AHEAD_NS", "Position", "ahead_of_append_ns", "event_time_of"]
+
+MAX_AHEAD_NS = 60_000_000_000
+"""A record further ahead of its append time than this is refused: it would run the watermark away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One record's place in its topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ms: int
+
+    def evidence(self) -> Evidence:
+        """The place as findings and commands cite it."""
+        return Evidence(topic=self.topic, partition=self.partition, offset=self.offset)
+
+
+def event_time_of(record: Record) -> int | None:
+    """A record's event time in nanoseconds; None for records that have none."""
+    at_ns = getattr(record, "event_time_ns", None)
+    return at_ns if isinstance(at_ns, int) else None
+
+
+def ahead_of_append_ns(record: Record, position: Position) -> int:
+    """By how much a record's event time is ahead of its append time; a function of the record alone."""
+    at_ns = event_time_of(record)
+    if at_ns is None or position.append_ms <= 0:
+        return 0
+    return at_ns - position.append_ms * 1_000_000

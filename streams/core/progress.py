@@ -1,0 +1,83 @@
+"""Event time of a partition and the marks that promise it.
+
+Partition time is the 10th percentile over live sources, so that one node that lags or replays its spool does not hold
+back the others. A source that is `idle_ns` behind the fastest is not live.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["MarkPacer", "PartitionClock"]
+
+
+class PartitionClock:
+    """Event time over the sources of one partition.
+
+    Args:
+        idle_ns: how far behind the fastest source a source may be and still count.
+        percentile: share of the live sources that may be behind the partition's time.
+    """
+
+    def __init__(self, idle_ns: int = 60_000_000_000, percentile: float = 0.10) -> None:
+        self._idle_ns = idle_ns
+        self._percentile = percentile
+        self._latest: dict[str, int] = {}
+        self._fastest_ns = 0
+        self._time_ns = 0
+        self._stale = True
+
+    def observe(self, source: str, event_time_ns: int) -> None:
+        """A source has reached an event time."""
+        if event_time_ns > self._latest.get(source, -1):
+            self._latest[source] = event_time_ns
+            self._fastest_ns = max(self._fastest_ns, event_time_ns)
+            self._stale = True
+
+    @property
+    def time_ns(self) -> int:
+        """The partition's time: never falls."""
+        if self._stale and self._latest:
+            live = sorted(at for at in self._latest.values() if at >= self._fastest_ns - self._idle_ns)
+            self._time_ns = max(self._time_ns, live[int(len(live) * self._percentile)])
+            self._stale = False
+        return self._time_ns
+
+    def forget_idle(self) -> None:
+        """Drop sources that have not been live for ten times the idle span; their number stays bounded."""
+        oldest = self._fastest_ns - 10 * self._idle_ns
+        self._latest = {name: at for name, at in self._latest.items() if at >= oldest}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {"latest": dict(sorted(self._latest.items())), "time_ns": self._time_ns}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._latest = dict(snapshot["latest"])
+        self._fastest_ns = max(self._latest.values(), default=0)
+        self._time_ns = snapshot["time_ns"]
+        self._stale = True
+
+
+class MarkPacer:
+    """Paces the marks of one partition: at most one per `every_ns` of its own time, and never one that falls."""
+
+    def __init__(self, every_ns: int = 1_000_000_000) -> None:
+        self._every_ns = every_ns
+        self._last_ns = -every_ns
+
+    def due(self, mark_ns: int) -> bool:
+        """Whether a mark at this time is to be published now; remembers it."""
+        if mark_ns - self._last_ns < self._every_ns:
+            return False
+        self._last_ns = mark_ns
+        return True
+
+    def snapshot(self) -> int:
+        """Plain data that `restore` takes."""
+        return self._last_ns
+
+    def restore(self, snapshot: int) -> None:
+        """Replace the state by a snapshot's."""
+        self._last_ns = snapshot

@@ -1,0 +1,73 @@
+"""How a finding is made: its id from what it says, its numbers rounded, its fields filled the same way everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from schemas.base import deterministic_id, round_significant
+from schemas.findings import Finding
+
+if TYPE_CHECKING:
+    from schemas.findings import Evidence, Subject
+
+__all__ = ["Rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of one site: what its findings have in common.
+
+    Attributes:
+        name: the rule's name in policy and docs.
+        version: raised when the same input may give another finding.
+        site_id: the site whose records are read.
+    """
+
+    name: str
+    version: int
+    site_id: str
+
+    def finding(
+        self,
+        kind: str,
+        subject: Subject,
+        *,
+        state: str,
+        severity: str,
+        event_time_ns: int,
+        onset_ns: int,
+        explanation: str,
+        values: dict[str, Any] | None = None,
+        evidence: Evidence | None = None,
+        **fields: Any,
+    ) -> Finding:
+        """A finding of this rule.
+
+        Its id depends on rule, version, kind, subject and onset, so an opening and its clearing share it.
+        """
+        return Finding(
+            finding_id=deterministic_id("find", self.name, self.version, kind, subject.key(), onset_ns),
+            site_id=self.site_id,
+            rule=self.name,
+            rule_version=self.version,
+            kind=kind,
+            severity=severity,
+            state=state,
+            subject=subject,
+            event_time_ns=event_time_ns,
+            onset_ns=onset_ns,
+            values={name: rounded(value) for name, value in (values or {}).items()},
+            explanation=explanation,
+            evidence=(evidence,) if evidence is not None else (),
+            **{name: rounded(value) for name, value in fields.items()},
+        )
+
+
+def rounded(value: Any) -> Any:
+    """Floats to 6 significant digits, also inside lists; all else as it is."""
+    if isinstance(value, float):
+        return round_significant(value)
+    if isinstance(value, list):
+        return [rounded(entry) for entry in value]
+    return value

@@ -1,0 +1,305 @@
+"""The step join: per-node timings of one job become whole steps, each closed once, in step order.
+
+A step closes as soon as all expected ranks are in and its number follows the last closed one; after a gap in the
+numbers it waits until the lateness bound has passed, since an earlier step may still come. A step with missing ranks
+closes at its deadline; the missing are counted, never read as zero. What comes for a closed step is a repeat or late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from schemas.steps import StepTiming
+
+__all__ = ["ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances"]
+
+_COLUMNS = (
+    "step_us",
+    "own_us",
+    "compute_us",
+    "forward_us",
+    "backward_us",
+    "host_us",
+    "data_us",
+    "wait_us",
+    "tokens",
+    "sum_squared_lengths",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepJoinConfig:
+    """Bounds of the join.
+
+    Attributes:
+        lateness_ns: how much later than a record with a later event time a record may arrive.
+        deadline_steps: a step with missing ranks closes this many median step times after its last report (but not
+            before the lateness bound). 3 follows the practice of step-time watchers to call 3 steps a stall.
+        open_steps: at most this many steps of one job are open; the oldest closes when there are more.
+        remembered_steps: closed steps whose ranks are remembered, to tell repeats from late records.
+    """
+
+    lateness_ns: int = 10_000_000_000
+    deadline_steps: float = 3.0
+    open_steps: int = 256
+    remembered_steps: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Time in one kind of communicator, per rank of the step: NaN where a rank is in none or did not say."""
+
+    group: str
+    instance: NDArray[np.int64]
+    duration_us: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedStep:
+    """One step of one job, arrays over the ranks that reported, in rank order; NaN is unknown.
+
+    `own_us` is filled from its parts where a rank did not report it whole. `collectives` is by kind of communicator.
+    """
+
+    job_id: str
+    epoch: int
+    step: int
+    phase: str
+    event_time_ns: int
+    rank: NDArray[np.int64]
+    node_id: tuple[str, ...]
+    columns: dict[str, NDArray[np.float64]]
+    collectives: dict[str, Collective]
+    missing: tuple[int, ...]
+    expected: int
+    first_offset: int = 0
+    """Lowest offset of the step's records: the place to start reading it from."""
+
+    @property
+    def own_us(self) -> NDArray[np.float64]:
+        """Own time per rank."""
+        return self.columns["own_us"]
+
+    @property
+    def step_time_us(self) -> int | None:
+        """The job's step time: the longest that any rank reported."""
+        known = self.columns["step_us"]
+        known = known[~np.isnan(known)]
+        return int(known.max()) if known.size else None
+
+
+@dataclass(slots=True)
+class _Open:
+    timings: list[StepTiming] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    latest_ns: int = 0
+    first_offset: int = 2**63
+
+
+class StepJoin:
+    """Joins the steps of one epoch of one job."""
+
+    def __init__(self, config: StepJoinConfig | None = None) -> None:
+        self._config = config or StepJoinConfig()
+        self._open: dict[int, _Open] = {}
+        self._last_closed: int | None = None
+        self._recent: deque[tuple[int, frozenset[int]]] = deque(maxlen=self._config.remembered_steps)
+        self._step_times_us: deque[int] = deque(maxlen=33)
+        self.repeats = 0
+
+    @property
+    def oldest_open_ns(self) -> int | None:
+        """Event time of the oldest open step's last report."""
+        if not self._open:
+            return None
+        return min(state.latest_ns for state in self._open.values())
+
+    def add(self, timing: StepTiming, offset: int = 0) -> bool:
+        """Take one node's share of a step; false when the step is closed and the record is late.
+
+        Repeats (all ranks already in) are counted and dropped.
+        """
+        ranks = set(timing.rank)
+        if self._last_closed is not None and timing.step <= self._last_closed:
+            for step, closed_ranks in self._recent:
+                if step == timing.step and ranks <= closed_ranks:
+                    self.repeats += 1
+                    return True
+            return False
+        state = self._open.setdefault(timing.step, _Open())
+        state.first_offset = min(state.first_offset, offset)
+        if ranks <= state.ranks:
+            self.repeats += 1
+            return True
+        state.timings.append(timing)
+        state.ranks |= ranks
+        state.latest_ns = max(state.latest_ns, timing.event_time_ns)
+        return True
+
+    def close(
+        self, time_ns: int, expected: int | None, members: frozenset[int], final: bool = False
+    ) -> list[ClosedStep]:
+        """Close what can be closed at this time, oldest step first.
+
+        Args:
+            time_ns: event time of the partition.
+            expected: how many ranks report each step, or None while the job is unknown.
+            members: the expected ranks, as far as they are known, to name the missing.
+            final: the input has ended: close everything.
+        """
+        closed: list[ClosedStep] = []
+        while self._open:
+            step = min(self._open)
+            state = self._open[step]
+            complete = expected is not None and len(state.ranks) >= expected
+            follows = self._last_closed is not None and step == self._last_closed + 1
+            wait_ns = self._config.lateness_ns if complete else self._deadline_ns()
+            overdue = time_ns - state.latest_ns >= wait_ns
+            crowded = len(self._open) > self._config.open_steps
+            if not (final or overdue or crowded or (complete and follows)):
+                break
+            del self._open[step]
+            self._last_closed = step
+            self._recent.append((step, frozenset(state.ranks)))
+            whole = self._assemble(step, state, expected, members)
+            if whole.step_time_us is not None:
+                self._step_times_us.append(whole.step_time_us)
+            closed.append(whole)
+        return closed
+
+    def _deadline_ns(self) -> int:
+        if not self._step_times_us:
+            return self._config.lateness_ns
+        median_us = sorted(self._step_times_us)[len(self._step_times_us) // 2]
+        return max(self._config.lateness_ns, int(self._config.deadline_steps * median_us * 1000))
+
+    def _assemble(self, step: int, state: _Open, expected: int | None, members: frozenset[int]) -> ClosedStep:
+        # Sorted, so that of two unequal reports of one rank the same one counts whatever came first.
+        timings = sorted(state.timings, key=lambda t: (t.node_id, t.agent_session, t.seq))
+        all_ranks = np.fromiter(chain.from_iterable(t.rank for t in timings), dtype=np.int64)
+        rank, first = np.unique(all_ranks, return_index=True)
+        nodes = list(chain.from_iterable([t.node_id] * len(t.rank) for t in timings))
+        columns = {name: _column(timings, name)[first] for name in _COLUMNS}
+        collectives = _collectives(timings, first)
+        _fill_own(columns)
+        _fill_wait(columns, collectives)
+        phases = {t.phase for t in timings} - {"train"}
+        missing = tuple(sorted(members - state.ranks))
+        return ClosedStep(
+            job_id=timings[0].job_id,
+            epoch=timings[0].epoch,
+            step=step,
+            phase=max(phases) if phases else "train",
+            event_time_ns=state.latest_ns,
+            rank=rank,
+            node_id=tuple(nodes[index] for index in first),
+            columns=columns,
+            collectives=collectives,
+            missing=missing,
+            expected=expected if expected is not None else len(rank),
+            first_offset=state.first_offset,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes; open timings are passed through as records."""
+        return {
+            "open": {step: [state.first_offset, list(state.timings)] for step, state in sorted(self._open.items())},
+            "last_closed": self._last_closed,
+            "recent": [(step, sorted(ranks)) for step, ranks in self._recent],
+            "step_times_us": list(self._step_times_us),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._open = {
+            int(step): _Open(
+                list(timings),
+                {rank for timing in timings for rank in timing.rank},
+                max(timing.event_time_ns for timing in timings),
+                first_offset,
+            )
+            for step, (first_offset, timings) in snapshot["open"].items()
+        }
+        self._last_closed = snapshot["last_closed"]
+        self._recent = deque(
+            ((step, frozenset(ranks)) for step, ranks in snapshot["recent"]), maxlen=self._config.remembered_steps
+        )
+        self._step_times_us = deque(snapshot["step_times_us"], maxlen=33)
+
+
+def _column(timings: Sequence[StepTiming], name: str) -> NDArray[np.float64]:
+    values: list[Any] = []
+    for timing in timings:
+        column = getattr(timing, name)
+        values.extend(column if column is not None else [None] * len(timing.rank))
+    return np.array(values, dtype=np.float64)
+
+
+def _fill_own(columns: dict[str, NDArray[np.float64]]) -> None:
+    own = columns["own_us"]
+    unknown = np.isnan(own)
+    if not unknown.any():
+        return
+    compute = columns["compute_us"]
+    if np.isnan(compute).all():
+        compute = columns["forward_us"] + np.nan_to_num(columns["backward_us"])
+    parts = compute + np.nan_to_num(columns["host_us"]) + np.nan_to_num(columns["data_us"])
+    columns["own_us"] = np.where(unknown, parts, own)
+
+
+def _fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Collective]) -> None:
+    unknown = np.isnan(columns["wait_us"])
+    if not unknown.any() or not collectives:
+        return
+    waits = np.zeros(len(unknown))
+    for collective in collectives.values():
+        for members in instances(collective):
+            waits[members] += collective.duration_us[members] - collective.duration_us[members].min()
+    columns["wait_us"] = np.where(unknown, waits, columns["wait_us"])
+
+
+def instances(collective: Collective) -> list[NDArray[np.int64]]:
+    """Positions of the ranks that meet in each communicator of one kind, those with a known duration only."""
+    known = np.flatnonzero(~np.isnan(collective.duration_us) & (collective.instance >= 0))
+    order = known[np.argsort(collective.instance[known], kind="stable")]
+    borders = np.flatnonzero(np.diff(collective.instance[order])) + 1
+    return [members for members in np.split(order, borders) if members.size]
+
+
+def _collectives(timings: Sequence[StepTiming], first: NDArray[np.int64]) -> dict[str, Collective]:
+    groups = sorted({collective.group for timing in timings for collective in timing.collectives})
+    result = {}
+    for group in groups:
+        names: list[Any] = []
+        durations: list[Any] = []
+        for timing in timings:
+            count = len(timing.rank)
+            matching = [collective for collective in timing.collectives if collective.group == group]
+            if not matching:
+                names.extend([None] * count)
+                durations.extend([None] * count)
+                continue
+            # Several operations in one communicator during a step add up: the rank spent their sum in it.
+            total = [
+                None
+                if any(c.duration_us[i] is None for c in matching)
+                else sum(c.duration_us[i] or 0 for c in matching)
+                for i in range(count)
+            ]
+            durations.extend(total)
+            names.extend(matching[0].instance if matching[0].instance is not None else [0] * count)
+        numbers = {name: number for number, name in enumerate(sorted({str(n) for n in names if n is not None}))}
+        instance = np.array([-1 if name is None else numbers[str(name)] for name in names], dtype=np.int64)
+        duration = np.array(durations, dtype=np.float64)
+        result[group] = Collective(group, instance[first], duration[first])
+    return result

@@ -1,0 +1,116 @@
+"""Commands made from incidents: the target named by its device, what it costs, how long it stays valid.
+
+A command is not repeated: its id depends on incident, kind, target and attempt. `sequence` counts up per target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from schemas.base import deterministic_id, round_significant
+from schemas.remediation import Cause, Command, Target
+
+if TYPE_CHECKING:
+    from streams.core.roster import Roster
+    from streams.decisions.incidents import OpenIncident
+    from streams.decisions.remedies import Remedy
+
+__all__ = ["CommandDesk"]
+
+_MAX_EVIDENCE = 16
+
+
+class CommandDesk:
+    """Writes the commands of one site."""
+
+    def __init__(self, site_id: str) -> None:
+        self._site_id = site_id
+        self._sequence: dict[str, int] = {}
+
+    def command(self, incident: OpenIncident, remedy: Remedy, at_ns: int, roster: Roster) -> Command | None:
+        """The command that a remedy asks for, or None when the culprit gives it no target."""
+        target = _target(incident, remedy)
+        if target is None or remedy.kind is None:
+            return None
+        policy = roster.policy
+        mode = policy.mode_by_kind.get(remedy.kind, policy.mode) if policy is not None else "observe"
+        name = target.name()
+        sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
+        return Command(
+            command_id=deterministic_id("cmd", incident.incident_id, remedy.kind, name, 1),
+            site_id=self._site_id,
+            kind=remedy.kind,
+            target=target,
+            audience=f"actuators/{self._site_id}",
+            cause=Cause(
+                incident_id=incident.incident_id,
+                findings=tuple(sorted(incident.findings)),
+                evidence=tuple(incident.evidence[:_MAX_EVIDENCE]),
+            ),
+            decided_at_ns=at_ns,
+            expires_at_ns=at_ns + remedy.term_ns,
+            sequence=sequence,
+            mode=mode,
+            when=remedy.when,
+            taint=remedy.taint,
+            reason=incident.summary,
+            cost_estimate=self._cost(incident, roster),
+            policy_version=policy.policy_version if policy is not None else "default",
+        )
+
+    @staticmethod
+    def gpus_of(job_id: str, roster: Roster) -> int:
+        """World size of the newest epoch of a job; 0 when it is not registered."""
+        sizes = [
+            job.job.world_size
+            for (name, _), job in sorted(roster.jobs.items())
+            if name == job_id and job.job is not None
+        ]
+        return sizes[-1] if sizes else 0
+
+    def _cost(self, incident: OpenIncident, roster: Roster) -> dict[str, float]:
+        """What waiting costs per hour: GPU-hours, and money where a price is known."""
+        excess, step_time = incident.values.get("excess_us"), incident.values.get("step_time_us")
+        if not excess or not step_time or incident.job_id is None:
+            return {}
+        gpus = self.gpus_of(incident.job_id, roster)
+        lost_per_hour = gpus * min(1.0, excess / step_time)
+        cost = {"gpu_hours_lost_per_hour": round_significant(lost_per_hour)}
+        policy = roster.policy
+        if policy is not None and policy.gpu_hour_cost is not None:
+            cost["money_lost_per_hour"] = round_significant(lost_per_hour * policy.gpu_hour_cost)
+        return cost
+
+    def snapshot(self) -> dict[str, int]:
+        """Plain data that `restore` takes."""
+        return dict(sorted(self._sequence.items()))
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._sequence = dict(snapshot)
+
+
+def _target(incident: OpenIncident, remedy: Remedy) -> Target | None:
+    culprit = incident.culprit
+    if culprit is None:
+        return None
+    if remedy.level == "job":
+        return Target(level="job", job_id=culprit.job_id) if culprit.job_id is not None else None
+    if remedy.level == "port":
+        return Target(
+            level="port",
+            node_id=culprit.node_id,
+            switch_id=culprit.switch_id,
+            device=culprit.device,
+            port=culprit.port,
+        )
+    if culprit.node_id is None:
+        return None
+    # A node is what can be taken out; the GPU says which part of it is to be looked at.
+    return Target(
+        level=remedy.level,
+        node_id=culprit.node_id,
+        gpu_uuid=culprit.gpu_uuid,
+        pci_bus_id=culprit.pci_bus_id,
+        job_id=culprit.job_id,
+    )

@@ -1,0 +1,123 @@
+"""Incidents: findings with one cause, one culprit (or nobody) and one lifecycle.
+
+The book holds open incidents by component, as plain data. What belongs to a component that already has one joins it;
+nothing is opened for an observation alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from schemas.base import deterministic_id, round_significant
+from schemas.findings import Evidence, Subject
+from schemas.remediation import Incident
+
+if TYPE_CHECKING:
+    from schemas.findings import Finding
+
+__all__ = ["IncidentBook", "OpenIncident"]
+
+_MAX_FINDINGS = 64
+
+
+@dataclass(slots=True)
+class OpenIncident:
+    """The state of one incident."""
+
+    incident_id: str
+    component: str
+    cause_class: str
+    culprit: Subject | None
+    onset_ns: int
+    job_id: str | None = None
+    findings: list[str] = field(default_factory=list)
+    suppressed: list[str] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    slowdown: float | None = None
+    commands: dict[str, str] = field(default_factory=dict)
+    """Command id by kind of command: each kind is asked for once."""
+    summary: str = ""
+
+    def join(self, finding: Finding) -> None:
+        """A finding is explained by this incident's cause."""
+        if finding.finding_id not in self.findings and len(self.findings) < _MAX_FINDINGS:
+            self.findings.append(finding.finding_id)
+            self.evidence.extend(finding.evidence)
+
+
+class IncidentBook:
+    """Open incidents of one site, by component."""
+
+    def __init__(self, site_id: str) -> None:
+        self._site_id = site_id
+        self._open: dict[str, OpenIncident] = {}
+
+    def on(self, component: str) -> OpenIncident | None:
+        """The open incident of a component."""
+        return self._open.get(component)
+
+    def open_ones(self) -> list[OpenIncident]:
+        """All open incidents, by component."""
+        return [self._open[component] for component in sorted(self._open)]
+
+    def open(self, component: str, family: str, culprit: Subject | None, finding: Finding) -> OpenIncident:
+        """Open an incident for a component that has none."""
+        incident = OpenIncident(
+            deterministic_id("inc", self._site_id, family, component, finding.onset_ns),
+            component,
+            family,
+            culprit,
+            finding.onset_ns,
+            finding.job_id,
+            slowdown=finding.slowdown,
+        )
+        incident.join(finding)
+        self._open[component] = incident
+        return incident
+
+    def close(self, component: str) -> OpenIncident:
+        """Take a resolved incident out of the book."""
+        return self._open.pop(component)
+
+    def record(
+        self, incident: OpenIncident, state: str, at_ns: int, advice: str, gpu_hours_lost: float | None = None
+    ) -> Incident:
+        """The transition of an incident as it is published."""
+        return Incident(
+            incident_id=incident.incident_id,
+            site_id=self._site_id,
+            state=state,  # type: ignore[arg-type]
+            cause_class=incident.cause_class,
+            culprit=incident.culprit,
+            job_id=incident.job_id,
+            event_time_ns=at_ns,
+            onset_ns=incident.onset_ns,
+            findings=tuple(sorted(incident.findings)),
+            suppressed=tuple(sorted(incident.suppressed)),
+            summary=incident.summary,
+            advice=advice,
+            slowdown=incident.slowdown,
+            gpu_hours_lost=round_significant(gpu_hours_lost) if gpu_hours_lost is not None else None,
+        )
+
+    def snapshot(self) -> list[Any]:
+        """Plain data that `restore` takes."""
+        return [
+            {
+                **{name: value for name, value in asdict(incident).items() if name not in {"culprit", "evidence"}},
+                "culprit": incident.culprit.model_dump() if incident.culprit is not None else None,
+                "evidence": [place.model_dump() for place in incident.evidence],
+            }
+            for incident in self.open_ones()
+        ]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._open = {}
+        for fields in snapshot:
+            culprit = Subject.model_validate(fields["culprit"]) if fields["culprit"] is not None else None
+            evidence = [Evidence.model_validate(place) for place in fields["evidence"]]
+            incident = OpenIncident(**{**fields, "culprit": culprit, "evidence": evidence})
+            self._open[incident.component] = incident

@@ -1,0 +1,166 @@
+"""Who stops the fabric: pause findings of many ports judged by direction, never by who has most.
+
+A NIC that transmits pause and receives little is a source; ports that receive pause are its victims. A switch's own
+counters say the same from the other side: what its port *receives* is what the NIC transmits. Findings within the
+tolerance belong together. Without a transmitter the storm is unlocalised: nobody is to blame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemas.findings import Subject
+
+if TYPE_CHECKING:
+    from schemas.findings import Finding
+
+__all__ = ["PauseJudge", "PauseVerdict"]
+
+UNLOCALISED = "pause:unlocalised"
+
+
+@dataclass(frozen=True, slots=True)
+class PauseVerdict:
+    """One source of pause, or an unlocalised storm (culprit null)."""
+
+    component: str
+    cause_class: str
+    culprit: Subject | None
+    finding: Finding
+    victims: tuple[str, ...]
+    summary: str
+    frames_per_s: float | None
+
+
+class PauseJudge:
+    """Remembers the pause findings that stand, and judges each when its tolerance has passed.
+
+    Args:
+        tolerance_ns: findings of several ports within this span belong together.
+    """
+
+    def __init__(self, tolerance_ns: int) -> None:
+        self._tolerance_ns = tolerance_ns
+        self._standing: dict[str, Finding] = {}
+        self._due: dict[str, int] = {}
+        self._sources: dict[str, str] = {}
+        self._ended: list[tuple[str, int, int]] = []
+        self._resolved: list[tuple[str, int]] = []
+
+    def take(self, finding: Finding) -> None:
+        """A pause finding opened or was cleared."""
+        if finding.state == "open":
+            self._standing[finding.finding_id] = finding
+            self._due[finding.finding_id] = finding.event_time_ns + self._tolerance_ns
+            return
+        known = self._standing.pop(finding.finding_id, None)
+        self._due.pop(finding.finding_id, None)
+        if known is not None and known.subject.node_id is not None and self._is_received(known):
+            self._ended.append((known.subject.node_id, known.onset_ns, finding.event_time_ns))
+            del self._ended[:-256]
+        component = self._sources.pop(finding.finding_id, None)
+        if component is not None and component not in self._sources.values():
+            self._resolved.append((component, finding.event_time_ns))
+
+    def decide(self, now_ns: int) -> list[PauseVerdict]:
+        """Verdicts on findings whose tolerance has passed, in order of time."""
+        due = sorted(
+            (self._standing[name] for name, at in self._due.items() if at <= now_ns),
+            key=lambda f: (f.event_time_ns, f.finding_id),
+        )
+        for finding in due:
+            del self._due[finding.finding_id]
+        # Sources first: a victim's finding may have come a moment earlier than its source's.
+        verdicts = []
+        for finding in due:
+            verdict = self._source(finding)
+            if verdict is not None:
+                self._sources[finding.finding_id] = verdict.component
+                verdicts.append(verdict)
+        for finding in due:
+            if self._is_received(finding) and not self._sources:
+                self._sources[finding.finding_id] = UNLOCALISED
+                victims = tuple(sorted(f.finding_id for f in self._standing.values() if self._is_received(f)))
+                verdicts.append(
+                    PauseVerdict(
+                        UNLOCALISED,
+                        "pause_storm_unlocalised",
+                        None,
+                        finding,
+                        victims,
+                        "ports receive pause and no transmitter is known",
+                        None,
+                    )
+                )
+        return verdicts
+
+    def take_resolved(self) -> list[tuple[str, int]]:
+        """Components whose last source has stopped since the last call, with the time."""
+        resolved, self._resolved = self._resolved, []
+        return resolved
+
+    def is_victim(self, node_id: str | None, at_ns: int) -> bool:
+        """Whether a node received pause around a time while a source was known."""
+        if node_id is None:
+            return False
+        standing = any(
+            f.subject.node_id == node_id and self._is_received(f) and f.onset_ns <= at_ns + self._tolerance_ns
+            for f in self._standing.values()
+        )
+        over = any(
+            node == node_id and onset <= at_ns + self._tolerance_ns and at_ns <= end + self._tolerance_ns
+            for node, onset, end in self._ended
+        )
+        return standing or over
+
+    @staticmethod
+    def _is_received(finding: Finding) -> bool:
+        """Whether a host's port is stopped by this: received at the NIC, or transmitted to it by the switch."""
+        from_host = finding.subject.switch_id is None
+        return finding.kind == ("pfc_pause" if from_host else "pfc_pause_transmit")
+
+    def _source(self, finding: Finding) -> PauseVerdict | None:
+        if self._is_received(finding):
+            return None
+        subject = finding.subject
+        from_host = subject.switch_id is None
+        sent, got = ("tx", "rx") if from_host else ("rx", "tx")
+        rate = _number(finding, f"{sent}_pause_frames_per_s")
+        opposite = _number(finding, f"{got}_pause_frames_per_s") or 0.0
+        if opposite > _number(finding, "limit_frames_per_s", 100.0):  # type: ignore[operator]
+            # It is stopped itself and passes the pause on: a link of the chain, not its head.
+            return None
+        if not from_host and self._seen_by_host(finding):
+            return None
+        victims = tuple(sorted(f.finding_id for f in self._standing.values() if self._is_received(f)))
+        who = f"{subject.node_id or subject.switch_id} {subject.device or ''} port {subject.port}"
+        return PauseVerdict(
+            f"port:{subject.node_id or subject.switch_id}/{subject.device}/{subject.port}",
+            "pause_storm",
+            Subject(
+                level="port",
+                node_id=subject.node_id,
+                switch_id=subject.switch_id,
+                device=subject.device,
+                port=subject.port,
+            ),
+            finding,
+            victims,
+            f"{who} transmits {rate or 0:.0f} pause frames/s and receives {opposite:.0f}/s; {len(victims)} ports are stopped",
+            rate,
+        )
+
+    def _seen_by_host(self, finding: Finding) -> bool:
+        """Whether a host reports the same source from its own side within the tolerance."""
+        return any(
+            other.subject.switch_id is None
+            and other.kind == "pfc_pause_transmit"
+            and abs(other.onset_ns - finding.onset_ns) <= 2 * self._tolerance_ns
+            for other in self._standing.values()
+        )
+
+
+def _number(finding: Finding, name: str, default: float | None = None) -> float | None:
+    value = finding.values.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default

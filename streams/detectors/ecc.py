@@ -1,0 +1,86 @@
+"""Uncorrectable ECC errors: at once, in the urgent lane.
+
+Any increase of the volatile or aggregate double-bit count fires. A count above 0 at first sight happened before anyone
+watched: it is reported as found at start, and is not urgent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streams.core.counters import CounterIncrease
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.detectors.gpu_frames import gpu_key, gpu_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import GpuFrame
+    from streams.core.roster import Roster
+
+__all__ = ["UncorrectableEcc"]
+
+RULE = "uncorrectable_ecc"
+_COUNTERS = ("ecc_dbe_volatile_count", "ecc_dbe_aggregate_count")
+
+
+class _GpuMemory(SubjectState):
+    __slots__ = ("aggregate", "seen", "volatile")
+
+    def __init__(self) -> None:
+        self.volatile = CounterIncrease()
+        self.aggregate = CounterIncrease()
+        self.seen = False
+
+
+class UncorrectableEcc:
+    """Watches the double-bit error counts of many nodes."""
+
+    def __init__(self, site_id: str) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._states: Keyed[_GpuMemory] = Keyed(_GpuMemory)
+
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:  # noqa: ARG002
+        """Findings of one frame; frames of a node come in the order of its event time."""
+        if frame.ecc_dbe_volatile_count is None and frame.ecc_dbe_aggregate_count is None:
+            return
+        now_ns = frame.event_time_ns
+        for index in range(len(frame.gpu_uuid)):
+            counts = {name: column[index] if (column := getattr(frame, name)) else None for name in _COUNTERS}
+            if all(count is None for count in counts.values()):
+                continue
+            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
+            increases = [
+                counter.read(frame.agent_session, now_ns, counts[name])
+                for counter, name in zip((state.volatile, state.aggregate), _COUNTERS, strict=True)
+            ]
+            increased = max((step[0] for step in increases if step is not None), default=0)
+            first, state.seen = not state.seen, True
+            # The aggregate count is for the part's life; only the volatile one says that this boot has met an error.
+            at_start = first and (counts["ecc_dbe_volatile_count"] or 0) > 0
+            if not increased and not at_start:
+                continue
+            yield self._rule.finding(
+                "uncorrectable_ecc",
+                gpu_subject(frame, index),
+                state="open",
+                severity="critical" if increased else "warning",
+                event_time_ns=now_ns,
+                onset_ns=now_ns,
+                urgent=bool(increased),
+                explanation=f"{increased} uncorrectable ECC errors"
+                if increased
+                else f"{counts['ecc_dbe_volatile_count']} uncorrectable ECC errors found at start",
+                values={**counts, "increase": increased, "found_at_start": not increased},
+                evidence=evidence,
+            )
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._states.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._states.restore(snapshot)

@@ -1,0 +1,276 @@
+"""Slowness that blames no rank: of the whole job, of its transfers, of a stage, of the data's lengths; missing ranks.
+
+- `job_slowdown`: the median own time of all ranks is 5 % above the job's own reference for 10 recorded steps.
+- `network_slowdown`: the transfer time (shortest duration over the members of a communicator, so waiting is left out) is
+  half again its reference for 5 steps while own time is flat.
+- `stage_imbalance`: the median own time of one stage is 10 % above that of the others for 10 steps: partition advice.
+- `length_imbalance`: the longest own time moves from rank to rank (entropy above 0.8 of the greatest) and the noise
+  between peers is above 5 %: the data is uneven, no rank is slow.
+- `missing_ranks`: expected ranks did not report a step. They are counted, and not called dead.
+
+A reference is the median of the first 20 recorded steps, and follows at 1 % a step while nothing stands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.findings import Subject
+from streams.core.standing import StandingCondition
+from streams.core.statement import Rule
+from streams.core.step_join import instances
+from streams.core.thresholds import is_enabled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.fleet import Policy
+    from streams.core.roster import JobRoster
+    from streams.core.step_join import ClosedStep
+
+__all__ = ["JobPace", "MissingRanks"]
+
+RULE = "job_pace"
+MISSING = "missing_ranks"
+
+_REFERENCE_STEPS = 20
+_JOB_SLOW = 1.05
+_TRANSFER_SLOW = 1.5
+_OWN_FLAT = 1.05
+_STAGE_HEAVY = 1.10
+_LENGTH_NOISE = 0.05
+_LENGTH_ENTROPY = 0.8
+_ENTROPY_STEPS = 32
+
+
+class _Reference:
+    """What a figure of this job usually is."""
+
+    __slots__ = ("_first", "value")
+
+    def __init__(self) -> None:
+        self._first: list[float] = []
+        self.value: float | None = None
+
+    def take(self, figure: float, frozen: bool) -> float | None:
+        """The ratio of a figure to the reference, or None while the reference is still being learnt."""
+        if self.value is None:
+            self._first.append(figure)
+            if len(self._first) >= _REFERENCE_STEPS:
+                self.value = sorted(self._first)[len(self._first) // 2]
+                self._first = []
+            return None
+        ratio = figure / self.value if self.value > 0 else None
+        if not frozen:
+            self.value += 0.01 * (figure - self.value)
+        return ratio
+
+    def snapshot(self) -> list[Any]:
+        return [list(self._first), self.value]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        self._first, self.value = list(snapshot[0]), snapshot[1]
+
+
+class JobPace:
+    """Follows the pace of one epoch of one job as a whole."""
+
+    def __init__(self, site_id: str) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._own = _Reference()
+        self._transfer: dict[str, _Reference] = {}
+        self._conditions = {
+            "job_slowdown": StandingCondition(10, 20),
+            "network_slowdown": StandingCondition(5, 10),
+            "stage_imbalance": StandingCondition(10, 20),
+            "length_imbalance": StandingCondition(10, 20),
+        }
+        self._longest: deque[int] = deque(maxlen=_ENTROPY_STEPS)
+
+    def on_step(
+        self, step: ClosedStep, roster: JobRoster, noise_scale: float, evidence: Evidence | None = None
+    ) -> Iterator[Finding]:
+        """Findings of one closed step of phase `train`, given the noise of own time between peers."""
+        own = step.own_us
+        known = own[~np.isnan(own)]
+        if not known.size:
+            return
+        own_median = float(np.median(known))
+        own_ratio = self._own.take(own_median, self._standing("job_slowdown"))
+        yield from self._say(
+            step,
+            "job_slowdown",
+            own_ratio is not None and own_ratio > _JOB_SLOW,
+            f"own time of the whole job is {own_ratio or 0:.3g} times its reference: power, heat or code, not one rank",
+            {"own_ratio": own_ratio, "own_median_us": int(own_median)},
+            evidence,
+        )
+        yield from self._network(step, own_ratio, evidence)
+        yield from self._stages(step, roster, evidence)
+        yield from self._lengths(step, noise_scale, evidence)
+
+    def _standing(self, kind: str) -> bool:
+        return self._conditions[kind].onset_ns is not None
+
+    def _network(self, step: ClosedStep, own_ratio: float | None, evidence: Evidence | None) -> Iterator[Finding]:
+        worst, worst_group = None, None
+        for group, collective in sorted(step.collectives.items()):
+            shortest = [float(collective.duration_us[members].min()) for members in instances(collective)]
+            if not shortest:
+                continue
+            transfer_us = float(np.median(shortest))
+            # Transfers of under 1 ms are launch time and noise.
+            if transfer_us < 1000:
+                continue
+            reference = self._transfer.setdefault(group, _Reference())
+            ratio = reference.take(transfer_us, self._standing("network_slowdown"))
+            if ratio is not None and (worst is None or ratio > worst):
+                worst, worst_group = ratio, group
+        slow = worst is not None and worst > _TRANSFER_SLOW and (own_ratio is None or own_ratio < _OWN_FLAT)
+        yield from self._say(
+            step,
+            "network_slowdown",
+            slow,
+            f"transfers in the {worst_group} groups take {worst or 0:.3g} times their reference, own time is flat",
+            {"transfer_ratio": worst, "group": worst_group, "own_ratio": own_ratio},
+            evidence,
+        )
+
+    def _stages(self, step: ClosedStep, roster: JobRoster, evidence: Evidence | None) -> Iterator[Finding]:
+        by_stage: dict[int, list[float]] = {}
+        seats = roster.seats
+        for rank, own in zip(step.rank.tolist(), step.own_us.tolist(), strict=True):
+            seat = seats.get(rank)
+            stage = seat.stage if seat is not None else roster.stage_of(rank)
+            if stage is not None and not np.isnan(own):
+                by_stage.setdefault(stage, []).append(own)
+        if len(by_stage) < 2:
+            return
+        medians = {stage: float(np.median(values)) for stage, values in by_stage.items()}
+        heaviest = max(sorted(medians), key=lambda stage: medians[stage])
+        others = float(np.median([value for stage, value in medians.items() if stage != heaviest]))
+        ratio = medians[heaviest] / others if others > 0 else None
+        yield from self._say(
+            step,
+            "stage_imbalance",
+            ratio is not None and ratio > _STAGE_HEAVY,
+            f"stage {heaviest} takes {ratio or 0:.3g} times the others' own time: advice on the partition, no rank is slow",
+            {"stage": heaviest, "stage_ratio": ratio},
+            evidence,
+            stage=heaviest,
+        )
+
+    def _lengths(self, step: ClosedStep, noise_scale: float, evidence: Evidence | None) -> Iterator[Finding]:
+        own = step.own_us
+        self._longest.append(int(step.rank[int(np.nanargmax(own))]))
+        entropy = None
+        if len(self._longest) >= 10:
+            _, counts = np.unique(np.array(self._longest), return_counts=True)
+            shares = counts / counts.sum()
+            greatest = np.log(min(len(self._longest), len(step.rank)))
+            entropy = float(-(shares * np.log(shares)).sum() / greatest) if greatest > 0 else None
+        yield from self._say(
+            step,
+            "length_imbalance",
+            entropy is not None and entropy > _LENGTH_ENTROPY and noise_scale > _LENGTH_NOISE,
+            "the longest own time moves from rank to rank: the lengths of the data are uneven",
+            {"entropy_share": entropy, "noise_scale": noise_scale},
+            evidence,
+        )
+
+    def _say(
+        self,
+        step: ClosedStep,
+        kind: str,
+        holds: bool,
+        explanation: str,
+        values: dict[str, Any],
+        evidence: Evidence | None,
+        stage: int | None = None,
+    ) -> Iterator[Finding]:
+        edge = self._conditions[kind].update(step.event_time_ns, holds)
+        if edge is None:
+            return
+        state, onset_ns = edge
+        yield self._rule.finding(
+            kind,
+            Subject(level="job", job_id=step.job_id)
+            if kind != "stage_imbalance"
+            else Subject(level="stage", job_id=step.job_id, stage=stage),
+            state=state,
+            severity="warning" if kind in {"job_slowdown", "network_slowdown"} else "info",
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=explanation if state == "open" else f"{kind.replace('_', ' ')} is over",
+            values=values,
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {
+            "own": self._own.snapshot(),
+            "transfer": {group: reference.snapshot() for group, reference in sorted(self._transfer.items())},
+            "conditions": {kind: condition.snapshot() for kind, condition in sorted(self._conditions.items())},
+            "longest": list(self._longest),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._own.restore(snapshot["own"])
+        self._transfer = {}
+        for group, value in snapshot["transfer"].items():
+            self._transfer[group] = _Reference()
+            self._transfer[group].restore(value)
+        for kind, value in snapshot["conditions"].items():
+            self._conditions[kind].restore(value)
+        self._longest = deque(snapshot["longest"], maxlen=_ENTROPY_STEPS)
+
+
+class MissingRanks:
+    """Says when expected ranks stay away from steps, once, and when all report again."""
+
+    def __init__(self, site_id: str) -> None:
+        self._rule = Rule(MISSING, 1, site_id)
+        self._standing = StandingCondition(needed=1, quiet=3)
+
+    def on_step(self, step: ClosedStep, policy: Policy | None, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one closed step, masked phases included."""
+        if not is_enabled(policy, MISSING):
+            return
+        absent = step.expected - len(step.rank)
+        edge = self._standing.update(step.event_time_ns, absent > 0)
+        if edge is None:
+            return
+        state, onset_ns = edge
+        yield self._rule.finding(
+            "missing_ranks",
+            Subject(level="job", job_id=step.job_id),
+            state=state,
+            severity="info",
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=f"{absent} of {step.expected} ranks did not report the step"
+            if state == "open"
+            else "all ranks report again",
+            values={"missing": absent, "expected": step.expected, "first_missing": list(step.missing[:16])},
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
+        )
+
+    def snapshot(self) -> list[Any]:
+        """Plain data that `restore` takes."""
+        return self._standing.snapshot()
+
+    def restore(self, snapshot: list[Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._standing.restore(snapshot)

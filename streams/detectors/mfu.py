@@ -1,0 +1,273 @@
+"""MFU and HFU per step, and what they give cause to say: low, or impossible. Neither is ever a command by itself.
+
+Low is below the job's own target, else 40 %, for more than 3 consecutive recorded steps; it is `info` unless it is also
+10 % below the job's own best hour. Impossible is above what the hardware can do: an error in the job's description,
+said so once, and while it stands nothing is called low.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas import gpu_parts
+from schemas.findings import Subject
+from streams.core.flops import ModelShape
+from streams.core.statement import Rule
+from streams.core.thresholds import is_enabled, thresholds_for
+from streams.core.utilisation import Peak, Utilisation, dense_peak, utilisation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.fleet import Job, Policy
+    from streams.core.roster import JobRoster
+    from streams.core.step_join import ClosedStep
+
+__all__ = ["LowMfuThresholds", "MfuRules", "step_utilisation"]
+
+LOW = "low_mfu"
+IMPOSSIBLE = "impossible_mfu"
+_HOUR_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LowMfuThresholds:
+    """Thresholds of the rule.
+
+    Attributes:
+        target: MFU below which a step counts where the job names no target. 40 % is what a well-tuned dense job on
+            Hopper holds (published levels: docs/rules.md).
+        steps: more than this many consecutive recorded steps.
+        below_best: share of the job's best hour below which the finding is a warning.
+        best_hour_steps: steps that an hour must have to count as the best one.
+    """
+
+    target: float = 0.40
+    steps: int = 3
+    below_best: float = 0.9
+    best_hour_steps: int = 10
+
+
+def step_utilisation(step: ClosedStep, roster: JobRoster) -> tuple[Utilisation | None, int | None, str | None]:
+    """Utilisation of a step with the tokens that it rests on.
+
+    Returns:
+        (utilisation, tokens, reason): the utilisation is None where the description does not suffice, and the reason
+        then says what is wrong with it, or is None where there simply is none.
+    """
+    job = roster.job
+    step_us = step.step_time_us
+    if job is None or job.model is None or not step_us:
+        return None, None, None
+    tokens = _tokens(step, job)
+    if not tokens:
+        return None, None, None
+    peak = _peak(job, roster)
+    squared = step.columns["sum_squared_lengths"]
+    packed = job.workload == "training" and squared.size and not np.isnan(squared).any() and not step.missing
+    try:
+        shape = ModelShape(
+            **job.model.model_dump(exclude={"gated_mlp"}, exclude_none=True), gated_mlp=job.model.gated_mlp
+        )
+        result = utilisation(
+            workload=job.workload,
+            shape=shape,
+            convention=job.flop_convention,
+            recompute=job.recompute if job.workload == "training" else "none",
+            seq_len=job.seq_len,
+            tokens=tokens,
+            step_time_us=step_us,
+            gpus=job.world_size,
+            peak_tflops=peak.tflops,
+            precision=peak.precision,
+            peak_source=peak.source,
+            sum_squared_lengths=float(squared.sum()) if packed else None,
+            compute_precision=job.precision,
+        )
+    except ValueError as error:
+        return None, tokens, str(error)
+    return result, tokens, None
+
+
+def _tokens(step: ClosedStep, job: Job) -> int | None:
+    """Tokens of the whole job in the step: what the ranks counted, scaled for those that share a batch, or the job's."""
+    if job.tokens_per_step is not None:
+        return job.tokens_per_step
+    counted = step.columns["tokens"]
+    known = counted[~np.isnan(counted)]
+    # Ranks of one data-parallel replica see the same batch: each counts it whole.
+    replica = job.layout.tensor * job.layout.context * job.layout.pipeline
+    if known.size != job.world_size or job.world_size % replica:
+        return None
+    return int(known.sum() / replica)
+
+
+def _peak(job: Job, roster: JobRoster) -> Peak:
+    if job.peak_tflops is not None:
+        return Peak(job.peak_tflops, job.precision, "given by the job")
+    skus: set[str | None] = {seat.sku for seat in roster.seats.values() if seat.sku is not None} or {job.sku}
+    if len(skus) != 1:
+        return Peak(None, job.precision, "the job runs on unlike parts")
+    sku = next(iter(skus))
+    return dense_peak(gpu_parts.find(sku) if sku is not None else None, job.precision)
+
+
+class MfuRules:
+    """Follows the utilisation of one epoch of one job."""
+
+    def __init__(self, site_id: str, defaults: LowMfuThresholds | None = None) -> None:
+        self._low = Rule(LOW, 1, site_id)
+        self._impossible = Rule(IMPOSSIBLE, 1, site_id)
+        self._defaults = defaults or LowMfuThresholds()
+        self._below = 0
+        self._onset_ns: int | None = None
+        self._first_below_ns = 0
+        self._impossible_ns: int | None = None
+        self._hour = (-1, 0, 0.0)
+        self._best_hour: float | None = None
+
+    def on_step(
+        self,
+        step: ClosedStep,
+        roster: JobRoster,
+        result: Utilisation | None,
+        policy: Policy | None,
+        evidence: Evidence | None = None,
+    ) -> Iterator[Finding]:
+        """Findings of one closed step of phase `train`, given its utilisation."""
+        if result is None or result.mfu is None or roster.job is None:
+            return
+        if result.impossible:
+            if is_enabled(policy, IMPOSSIBLE):
+                yield from self._say_impossible(step, result, evidence)
+            return
+        if self._impossible_ns is not None:
+            yield self._finding(
+                self._impossible, "impossible_mfu", step, "cleared", "warning", self._impossible_ns, "MFU is possible again",
+                {"mfu": result.mfu}, evidence,
+            )  # fmt: skip
+            self._impossible_ns = None
+        self._remember(step.event_time_ns, result.mfu)
+        if is_enabled(policy, LOW):
+            yield from self._say_low(step, roster.job, result, policy, evidence)
+
+    def _say_impossible(self, step: ClosedStep, result: Utilisation, evidence: Evidence | None) -> Iterator[Finding]:
+        if self._impossible_ns is not None:
+            return
+        self._impossible_ns = step.event_time_ns
+        yield self._finding(
+            self._impossible,
+            "impossible_mfu",
+            step,
+            "open",
+            "warning",
+            step.event_time_ns,
+            result.impossible_reason or "",
+            {
+                "mfu": result.mfu,
+                "hfu": result.hfu,
+                "flop_convention": result.convention,
+                "peak_tflops": result.peak_tflops,
+                "peak_source": result.peak_source,
+            },
+            evidence,
+        )
+
+    def _remember(self, now_ns: int, mfu: float) -> None:
+        hour, count, total = self._hour
+        if now_ns // _HOUR_NS != hour:
+            hour, count, total = now_ns // _HOUR_NS, 0, 0.0
+        count, total = count + 1, total + mfu
+        self._hour = (hour, count, total)
+        if count >= self._defaults.best_hour_steps:
+            self._best_hour = max(self._best_hour or 0.0, total / count)
+
+    def _say_low(
+        self, step: ClosedStep, job: Job, result: Utilisation, policy: Policy | None, evidence: Evidence | None
+    ) -> Iterator[Finding]:
+        limits = thresholds_for(self._defaults, policy, LOW)
+        if job.mfu_target is not None:
+            limits = replace(limits, target=job.mfu_target)
+        assert result.mfu is not None
+        if result.mfu >= limits.target:
+            self._below = 0
+            if self._onset_ns is not None:
+                onset_ns, self._onset_ns = self._onset_ns, None
+                yield self._finding(
+                    self._low, "low_mfu", step, "cleared", "info", onset_ns, "MFU is above its target again",
+                    {"mfu": result.mfu, "target": limits.target}, evidence,
+                )  # fmt: skip
+            return
+        self._below += 1
+        if self._below == 1:
+            self._first_below_ns = step.event_time_ns
+        if self._below <= limits.steps or self._onset_ns is not None:
+            return
+        self._onset_ns = self._first_below_ns
+        best = self._best_hour
+        fallen = best is not None and result.mfu < limits.below_best * best
+        yield self._finding(
+            self._low,
+            "low_mfu",
+            step,
+            "open",
+            "warning" if fallen else "info",
+            self._onset_ns,
+            f"MFU {100 * result.mfu:.1f} % is below {100 * limits.target:.0f} % for {self._below} steps"
+            + (f" and below the job's best hour of {100 * best:.1f} %" if fallen and best is not None else ""),
+            {
+                "mfu": result.mfu,
+                "target": limits.target,
+                "best_hour_mfu": best,
+                "flop_convention": result.convention,
+                "steps_below": self._below,
+            },
+            evidence,
+        )
+
+    @staticmethod
+    def _finding(
+        rule: Rule,
+        kind: str,
+        step: ClosedStep,
+        state: str,
+        severity: str,
+        onset_ns: int,
+        explanation: str,
+        values: dict[str, Any],
+        evidence: Evidence | None,
+    ) -> Finding:
+        return rule.finding(
+            kind,
+            Subject(level="job", job_id=step.job_id),
+            state=state,
+            severity=severity,
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=explanation,
+            values=values,
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
+        )
+
+    def snapshot(self) -> list[Any]:
+        """Plain data that `restore` takes."""
+        return [
+            self._below,
+            self._onset_ns,
+            self._first_below_ns,
+            self._impossible_ns,
+            list(self._hour),
+            self._best_hour,
+        ]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._below, self._onset_ns, self._first_below_ns, self._impossible_ns, hour, self._best_hour = snapshot
+        self._hour = (hour[0], hour[1], hour[2])

@@ -1,0 +1,161 @@
+"""SM clock: a busy GPU that runs well below what its part, or its peers, run at. An observation, never a verdict.
+
+It fires below 90 % of the part's base clock where that is known, else below 90 % of the busy GPUs of the same part and
+job on the node, and in both cases only below 1,200 MHz (per part settable). Look-alikes that it passes over: idle GPUs,
+application clocks set by the owner, and a fall of all peers alike (a power cap or a hall at its limit): a node whose
+busy GPUs all fell cannot be told from that here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemas import gpu_parts
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.core.trailing import TrailingHits
+from streams.detectors.gpu_frames import APPLICATION_CLOCKS, gpu_key, gpu_subject, is_busy, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import GpuFrame
+    from streams.core.roster import Roster
+
+__all__ = ["SmClock", "SmClockThresholds"]
+
+RULE = "sm_clock"
+
+
+@dataclass(frozen=True, slots=True)
+class SmClockThresholds:
+    """Thresholds of the rule.
+
+    Attributes:
+        base_share: share of the part's base clock (ratio).
+        peer_share: share of the peers' median (ratio).
+        ceiling_mhz: never fires at or above this clock. 1,200 MHz is far below the sustained clock of an H100 (about
+            1,755 to 1,980 MHz) and near the base clock of an A100.
+        hits, span_ns: fires when the condition held in this many samples of the span.
+    """
+
+    base_share: float = 0.9
+    peer_share: float = 0.9
+    ceiling_mhz: float = 1200.0
+    hits: int = 3
+    span_ns: int = 5_000_000_000
+
+
+class _GpuClock(SubjectState):
+    __slots__ = ("edge", "hits")
+
+    def __init__(self) -> None:
+        self.hits = TrailingHits(3, 5_000_000_000)
+        self.edge = EdgeState()
+
+
+class SmClock:
+    """Watches the clocks of the busy GPUs of many nodes."""
+
+    def __init__(self, site_id: str, defaults: SmClockThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or SmClockThresholds()
+        self._states: Keyed[_GpuClock] = Keyed(_GpuClock)
+
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a node come in the order of its event time."""
+        if frame.sm_clock_mhz is None:
+            return
+        busy = [index for index in range(len(frame.gpu_uuid)) if is_busy(frame, index)]
+        groups = [self._group(frame, index, roster) for index in range(len(frame.gpu_uuid))]
+        for index, clock_mhz in enumerate(frame.sm_clock_mhz):
+            sku = frame.sku[index] if frame.sku is not None else None
+            limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
+            peers = sorted(
+                peer_clock
+                for peer in busy
+                if peer != index
+                and groups[peer] == groups[index]
+                and (peer_clock := frame.sm_clock_mhz[peer]) is not None
+            )
+            peer_mhz = peers[len(peers) // 2] if peers else None
+            limit_mhz = _limit_mhz(sku, peer_mhz, limits)
+            mask = value(frame.clock_event_reasons_mask, index) or 0
+            low = (
+                clock_mhz is not None
+                and index in busy
+                and not int(mask) & APPLICATION_CLOCKS
+                and limit_mhz is not None
+                and clock_mhz < min(limit_mhz, limits.ceiling_mhz)
+                # All peers down alike is a cap or a hall, not this device.
+                and (peer_mhz is None or clock_mhz < limits.peer_share * peer_mhz)
+            )
+            yield from self._statement(frame, index, low, limit_mhz, peer_mhz, limits, evidence)
+
+    def _statement(
+        self,
+        frame: GpuFrame,
+        index: int,
+        low: bool,
+        limit_mhz: float | None,
+        peer_mhz: int | None,
+        limits: SmClockThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        key = f"{frame.node_id}/{gpu_key(frame, index)}"
+        if not low and key not in self._states:
+            return
+        state = self._states[key]
+        now_ns = frame.event_time_ns
+        state.hits.configure(limits.hits, limits.span_ns)
+        holds = state.hits.add(now_ns, low)
+        edge = state.edge.update(now_ns, holds, state.hits.first_ns)
+        if edge is None:
+            return
+        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
+        assert onset_ns is not None
+        clock_mhz = frame.sm_clock_mhz[index] if frame.sm_clock_mhz is not None else None
+        yield self._rule.finding(
+            "sm_clock",
+            gpu_subject(frame, index),
+            state=edge,
+            severity="info",
+            event_time_ns=now_ns,
+            onset_ns=onset_ns,
+            explanation=f"busy at {clock_mhz} MHz, limit {limit_mhz} MHz"
+            if edge == "open"
+            else f"clock is back at {clock_mhz} MHz",
+            values={
+                "sm_clock_mhz": clock_mhz,
+                "limit_mhz": limit_mhz,
+                "peer_median_mhz": peer_mhz,
+                "clock_event_reasons_mask": value(frame.clock_event_reasons_mask, index),
+            },
+            evidence=evidence,
+        )
+
+    @staticmethod
+    def _group(frame: GpuFrame, index: int, roster: Roster) -> tuple[str | None, str | None]:
+        sku = frame.sku[index] if frame.sku is not None else None
+        pci_bus_id = frame.pci_bus_id[index] if frame.pci_bus_id is not None else None
+        seat = roster.rank_of(frame.node_id, frame.gpu_uuid[index], pci_bus_id)
+        return sku, seat[0] if seat is not None else None
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._states.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._states.restore(snapshot)
+
+
+def _limit_mhz(sku: str | None, peer_mhz: int | None, limits: SmClockThresholds) -> float | None:
+    part = gpu_parts.find(sku) if sku is not None else None
+    if part is not None and part.base_clock_mhz is not None:
+        return limits.base_share * part.base_clock_mhz
+    return limits.peer_share * peer_mhz if peer_mhz is not None else None

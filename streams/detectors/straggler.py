@@ -1,0 +1,458 @@
+"""Stragglers: ranks whose *own* time is longer than that of peers who do the same work. Never who waits most.
+
+Peers are ranks of the same stage, part and role (docs/rules.md). Each step gives every rank the logarithm of its own
+time over the leave-one-out median of its peers. Two charts decide, both over recorded steps, whatever their numbers:
+
+- *fast*: at least 4 of the last 5 steps are above 6 noise scales and 3 %. For fixed-length work, whose noise is below
+  one per cent, this names a rank that is 5 % slow within 5 steps.
+- *slow*: the running mean of at least 10 steps is above 6 of its standard errors and 3 %, in at least 60 % of the last
+  16 steps in that direction. For work of varying length.
+
+The noise scale is the job's own: the median over ranks of the running mean change from step to step (a rank that is
+steadily slow does not raise it), never below 0.5 %. A heavy stage has no slow member, so nobody of it is named. Ranks of
+one tensor group that are slow alike, or a whole node, are reported as the group or the node: which member holds the
+others back cannot be seen in times that include waiting inside the step.
+State is 40 bytes a rank, in arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.findings import Subject
+from streams.core.peers import group_by_key, log_ratio_to_peers
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from schemas.findings import Evidence, Finding
+    from schemas.fleet import Policy
+    from streams.core.roster import JobRoster
+    from streams.core.step_join import ClosedStep
+
+__all__ = ["Straggler", "StragglerThresholds"]
+
+RULE = "straggler"
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerThresholds:
+    """Thresholds of the rule; sources in docs/rules.md.
+
+    Attributes:
+        floor: smallest slowdown that counts (ratio above 1).
+        scales: how many noise scales a slow step, or standard errors a slow mean, must be above. 6 gave exact results on
+            three published traces and leaves room for 10^6 rank-steps of skewed noise.
+        min_scale: lower bound of the noise scale (natural logarithm): healthy ranks differ by 0.3 % for ever.
+        fast_hits, fast_steps: m of n of the fast chart.
+        slow_steps: steps before the slow chart speaks.
+        slow_share: share of the last 16 steps that must be in the slow direction.
+        quiet_steps: recorded steps without a hit after which a straggler is cleared.
+    """
+
+    floor: float = 0.03
+    scales: float = 6.0
+    min_scale: float = 0.005
+    fast_hits: int = 4
+    fast_steps: int = 5
+    slow_steps: int = 10
+    slow_share: float = 0.6
+    quiet_steps: int = 20
+
+
+@dataclass(slots=True)
+class _Charts:
+    """Running figures per rank, arrays in the order of `rank`."""
+
+    rank: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    change: NDArray[np.float64]
+    last: NDArray[np.float64]
+    hits: NDArray[np.uint32]
+    lean: NDArray[np.uint32]
+
+    @classmethod
+    def empty(cls, rank: NDArray[np.int64]) -> _Charts:
+        count = len(rank)
+        return cls(
+            rank,
+            np.zeros(count, dtype=np.int64),
+            np.zeros(count),
+            np.zeros(count),
+            np.full(count, np.nan),
+            np.zeros(count, dtype=np.uint32),
+            np.zeros(count, dtype=np.uint32),
+        )
+
+
+_MEMORY = 16
+"""Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """An open straggler."""
+
+    onset_ns: int
+    quiet: int
+    subject: dict[str, Any]
+
+
+class Straggler:
+    """Follows the ranks of one epoch of one job."""
+
+    def __init__(self, site_id: str, defaults: StragglerThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or StragglerThresholds()
+        self._charts = _Charts.empty(np.array([], dtype=np.int64))
+        self._open: dict[str, _Standing] = {}
+        self._candidates: dict[int, int] = {}
+        self._insufficient_ns: int | None = None
+        self._recorded = 0
+        self.noise_scale = 0.0
+        """Noise of own time against peers at the last step (natural logarithm)."""
+        self.named: frozenset[int] = frozenset()
+        """Ranks that stand as stragglers after the last step."""
+
+    def on_step(
+        self, step: ClosedStep, roster: JobRoster, policy: Policy | None, evidence: Evidence | None = None
+    ) -> Iterator[Finding]:
+        """Findings of one closed step of phase `train`; steps come in step order."""
+        limits = thresholds_for(self._defaults, policy, RULE)
+        self._admit(step.rank)
+        charts = self._charts
+        at = np.searchsorted(charts.rank, step.rank)
+        log_ratio = log_ratio_to_peers(step.own_us, self._peers(step, roster))
+        self._recorded += 1
+        scale = self._fold(at, log_ratio, limits)
+        fast, slow = self._suspects(at, log_ratio, scale, limits)
+        suspects = {int(rank) for rank in step.rank[fast | slow]}
+        suspects -= self._waiting_longest(step, suspects, roster)
+        hitting = {int(rank) for rank in step.rank[self._is_hit(log_ratio, scale, limits)]}
+        self._note_candidates(step, hitting)
+        yield from self._state(step, roster, suspects, hitting, log_ratio, scale, limits, evidence)
+        yield from self._insufficient(step, hitting, suspects, log_ratio, evidence)
+
+    def _admit(self, rank: NDArray[np.int64]) -> None:
+        known = self._charts.rank
+        fresh = np.setdiff1d(rank, known, assume_unique=True)
+        if not fresh.size:
+            return
+        merged = np.union1d(known, fresh)
+        grown = _Charts.empty(merged)
+        place = np.searchsorted(merged, known)
+        for name in ("steps", "mean", "change", "last", "hits", "lean"):
+            getattr(grown, name)[place] = getattr(self._charts, name)
+        self._charts = grown
+
+    @staticmethod
+    def _peers(step: ClosedStep, roster: JobRoster) -> list[NDArray[np.int64]]:
+        seats = roster.seats
+        keys = []
+        for rank in step.rank.tolist():
+            seat = seats.get(rank)
+            keys.append((seat.stage, seat.sku, seat.role) if seat is not None else (roster.stage_of(rank), None, None))
+        return group_by_key(keys)
+
+    def _fold(self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], limits: StragglerThresholds) -> float:
+        """Take the step into the running figures, and return the noise scale."""
+        charts = self._charts
+        known = ~np.isnan(log_ratio)
+        rows, e = at[known], log_ratio[known]
+        charts.steps[rows] += 1
+        weight = 1.0 / np.minimum(charts.steps[rows], _MEMORY)
+        moved = np.abs(e - charts.last[rows])
+        moving = ~np.isnan(moved)
+        change_weight = 1.0 / np.minimum(np.maximum(charts.steps[rows] - 1, 1), _MEMORY)
+        charts.change[rows[moving]] += change_weight[moving] * (moved[moving] - charts.change[rows[moving]])
+        charts.mean[rows] += weight * (e - charts.mean[rows])
+        charts.last[rows] = e
+        watched = charts.change[charts.steps > 1]
+        # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
+        scale = float(np.median(watched)) / 1.128 if watched.size else 0.0
+        if not watched.size and e.size > 2:
+            # One step alone has no change yet: its spread over ranks stands in.
+            scale = 1.4826 * float(np.median(np.abs(e - np.median(e))))
+        self.noise_scale = max(scale, limits.min_scale)
+        hit = self._is_hit(log_ratio, self.noise_scale, limits)
+        charts.hits[at] = (charts.hits[at] << np.uint32(1)) | hit.astype(np.uint32)
+        leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
+        charts.lean[at] = (charts.lean[at] << np.uint32(1)) | leaning.astype(np.uint32)
+        return self.noise_scale
+
+    @staticmethod
+    def _is_hit(log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds) -> NDArray[np.bool_]:
+        with np.errstate(invalid="ignore"):
+            hit: NDArray[np.bool_] = log_ratio > max(np.log1p(limits.floor), limits.scales * scale)
+        return hit
+
+    def _suspects(
+        self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        charts = self._charts
+        known = ~np.isnan(log_ratio)
+        steps = charts.steps[at]
+        recent = charts.hits[at] & np.uint32((1 << limits.fast_steps) - 1)
+        fast = known & (steps >= limits.fast_steps) & (np.bitwise_count(recent) >= limits.fast_hits)
+        seen = np.minimum(steps, _MEMORY)
+        # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.
+        behind = np.where(steps <= _MEMORY, seen, 2 * _MEMORY - 1)
+        error = scale / np.sqrt(np.maximum(behind, 1))
+        mean = charts.mean[at]
+        leaning = np.bitwise_count(charts.lean[at] & np.uint32((1 << _MEMORY) - 1))
+        slow = (
+            known
+            & (steps >= limits.slow_steps)
+            & (mean > np.log1p(limits.floor))
+            & (mean > limits.scales * error)
+            & (leaning >= limits.slow_share * seen)
+        )
+        return fast, slow
+
+    @staticmethod
+    def _waiting_longest(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]:
+        """Suspects who wait longer than their stage's median: those are held up themselves, so their time is not own."""
+        wait = step.columns["wait_us"]
+        own = step.own_us
+        excused = set()
+        for group in Straggler._peers(step, roster):
+            known = group[~np.isnan(wait[group])]
+            if known.size < 2:
+                continue
+            median_wait = float(np.median(wait[known]))
+            margin_us = 0.05 * float(np.nanmedian(own[group]))
+            for position in known.tolist():
+                if int(step.rank[position]) in suspects and wait[position] > 1.5 * median_wait + margin_us:
+                    excused.add(int(step.rank[position]))
+        return excused
+
+    def _note_candidates(self, step: ClosedStep, hitting: set[int]) -> None:
+        """When the present run of hits of each rank began; a run ends after three recorded steps without one."""
+        charts = self._charts
+        for rank in hitting:
+            self._candidates.setdefault(rank, step.event_time_ns)
+        for rank in list(self._candidates):
+            row = int(np.searchsorted(charts.rank, rank))
+            if not int(charts.hits[row]) & 0b111 and not any(rank in s.subject["ranks"] for s in self._open.values()):
+                del self._candidates[rank]
+
+    def _state(
+        self,
+        step: ClosedStep,
+        roster: JobRoster,
+        suspects: set[int],
+        hitting: set[int],
+        log_ratio: NDArray[np.float64],
+        scale: float,
+        limits: StragglerThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        for key in sorted(self._open):
+            standing = self._open[key]
+            members = set(standing.subject["ranks"])
+            standing.quiet = 0 if members & (hitting | suspects) else standing.quiet + 1
+            if standing.quiet >= limits.quiet_steps:
+                del self._open[key]
+                yield self._finding(step, roster, members, "cleared", standing.onset_ns, log_ratio, scale, evidence)
+        standing_ranks = {rank for standing in self._open.values() for rank in standing.subject["ranks"]}
+        for members in self._units(step, roster, suspects - standing_ranks, log_ratio):
+            onset_ns = min(self._candidates.get(rank, step.event_time_ns) for rank in members)
+            key = ",".join(map(str, sorted(members)))
+            self._open[key] = _Standing(onset_ns, 0, {"ranks": sorted(members)})
+            yield self._finding(step, roster, members, "open", onset_ns, log_ratio, scale, evidence)
+        self.named = frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])
+
+    @staticmethod
+    def _units(
+        step: ClosedStep, roster: JobRoster, suspects: set[int], log_ratio: NDArray[np.float64]
+    ) -> list[set[int]]:
+        """Suspects as they are to be named: one by one, or a tensor group or node that is slow as a whole."""
+        ratio = dict(zip(step.rank.tolist(), log_ratio.tolist(), strict=True))
+        tensor = roster.job.layout.tensor if roster.job is not None else 1
+        units: list[set[int]] = []
+        left = set(suspects)
+        by_node: dict[str, set[int]] = {}
+        by_tensor_group: dict[int, set[int]] = {}
+        for rank, node_id in zip(step.rank.tolist(), step.node_id, strict=True):
+            by_node.setdefault(node_id, set()).add(rank)
+            by_tensor_group.setdefault(rank // tensor, set()).add(rank)
+        wholes = [members for members in by_node.values() if len(members) > 1]
+        if tensor > 1:
+            wholes += [members for members in by_tensor_group.values() if len(members) > 1]
+        for members in sorted(wholes, key=lambda whole: (-len(whole), min(whole))):
+            if not members <= left:
+                continue
+            ranked = sorted((ratio[rank] for rank in members), reverse=True)
+            # One member far above the others is slow itself; the others are what it drags along or a second matter.
+            if ranked[0] > 2 * ranked[1]:
+                continue
+            units.append(set(members))
+            left -= members
+        units += [{rank} for rank in left]
+        return sorted(units, key=min)
+
+    def _finding(
+        self,
+        step: ClosedStep,
+        roster: JobRoster,
+        members: set[int],
+        state: str,
+        onset_ns: int,
+        log_ratio: NDArray[np.float64],
+        scale: float,
+        evidence: Evidence | None,
+    ) -> Finding:
+        positions = [int(p) for p in np.flatnonzero(np.isin(step.rank, sorted(members)))]
+        lead = max(positions, key=lambda p: (np.nan_to_num(log_ratio[p]), -p)) if positions else None
+        own = step.own_us
+        values: dict[str, Any] = {
+            "noise_scale": scale,
+            "recorded_steps": self._recorded,
+            "ranks": len(step.rank),
+        }
+        slowdown = None
+        if lead is not None and not np.isnan(log_ratio[lead]):
+            slowdown = float(np.exp(log_ratio[lead]))
+            row = int(np.searchsorted(self._charts.rank, step.rank[lead]))
+            values["mean_slowdown"] = float(np.exp(self._charts.mean[row]))
+            values["own_us"] = int(own[lead])
+            values["peer_median_us"] = round(float(own[lead]) / slowdown)
+            values["excess_us"] = values["own_us"] - values["peer_median_us"]
+            for name in ("compute_us", "host_us", "data_us", "wait_us"):
+                figure = step.columns[name][lead]
+                if not np.isnan(figure):
+                    values[name] = int(figure)
+            values.update(self._parts_excess(step, roster, lead))
+        if step.step_time_us is not None:
+            values["step_time_us"] = step.step_time_us
+        word = "is slower than its peers" if state == "open" else "keeps pace again"
+        subject = self._subject(step, roster, members)
+        who = f"rank {min(members)}" if len(members) == 1 else f"ranks {', '.join(map(str, sorted(members)))}"
+        return self._rule.finding(
+            "straggler",
+            subject,
+            state=state,
+            severity="warning",
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=f"{who} {word}" + (f" by a factor of {slowdown:.3g}" if slowdown and state == "open" else ""),
+            values=values,
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
+            slowdown=slowdown,
+        )
+
+    def _parts_excess(self, step: ClosedStep, roster: JobRoster, lead: int) -> dict[str, int]:
+        """By how much each part of own time exceeds the peers' median of it: says where the time goes."""
+        for group in self._peers(step, roster):
+            if lead in group:
+                others = group[group != lead]
+                break
+        else:
+            return {}
+        excess = {}
+        for part in ("compute_us", "host_us", "data_us"):
+            column = step.columns[part]
+            if not np.isnan(column[lead]) and not np.isnan(column[others]).all():
+                excess[f"{part.removesuffix('_us')}_excess_us"] = int(column[lead] - np.nanmedian(column[others]))
+        return excess
+
+    @staticmethod
+    def _subject(step: ClosedStep, roster: JobRoster, members: set[int]) -> Subject:
+        ordered = sorted(members)
+        nodes = {node for rank, node in zip(step.rank.tolist(), step.node_id, strict=True) if rank in members}
+        if len(ordered) == 1:
+            seat = roster.seats.get(ordered[0])
+            return Subject(
+                level="rank",
+                job_id=step.job_id,
+                rank=ordered[0],
+                stage=seat.stage if seat is not None else None,
+                node_id=seat.node_id if seat is not None else (min(nodes) if nodes else None),
+                gpu_uuid=seat.gpu_uuid if seat is not None else None,
+                pci_bus_id=seat.pci_bus_id if seat is not None else None,
+            )
+        return Subject(
+            level="node" if len(nodes) == 1 else "rank_group",
+            job_id=step.job_id,
+            ranks=tuple(ordered),
+            node_id=min(nodes) if len(nodes) == 1 else None,
+        )
+
+    def _insufficient(
+        self,
+        step: ClosedStep,
+        hitting: set[int],
+        suspects: set[int],
+        log_ratio: NDArray[np.float64],
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        """Says once that something looks slow and that too few steps are recorded to name anybody."""
+        enough = self._recorded >= self._defaults.fast_steps
+        if self._insufficient_ns is None:
+            if enough or not hitting or suspects:
+                return
+            self._insufficient_ns = step.event_time_ns
+            state = "open"
+        elif enough:
+            state = "cleared"
+        else:
+            return
+        onset_ns = self._insufficient_ns
+        if state == "cleared":
+            self._insufficient_ns = None
+        yield self._rule.finding(
+            "insufficient",
+            Subject(level="job", job_id=step.job_id),
+            state=state,
+            severity="info",
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation="some ranks took longer than their peers, but too few steps are recorded to name anybody"
+            if state == "open"
+            else "enough steps are recorded to judge",
+            values={
+                "recorded_steps": self._recorded,
+                "needed_steps": self._defaults.fast_steps,
+                "largest_slowdown": float(np.exp(np.nanmax(log_ratio))) if not np.isnan(log_ratio).all() else None,
+            },
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        charts = self._charts
+        return {
+            "charts": {name: getattr(charts, name).tolist() for name in _Charts.__slots__},
+            "open": {key: [s.onset_ns, s.quiet, s.subject] for key, s in sorted(self._open.items())},
+            "candidates": dict(sorted(self._candidates.items())),
+            "insufficient_ns": self._insufficient_ns,
+            "recorded": self._recorded,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        kinds = {"rank": np.int64, "steps": np.int64, "hits": np.uint32, "lean": np.uint32}
+        self._charts = _Charts(
+            **{name: np.array(v, dtype=kinds.get(name, np.float64)) for name, v in snapshot["charts"].items()}
+        )
+        self._open = {
+            key: _Standing(onset, quiet, subject) for key, (onset, quiet, subject) in snapshot["open"].items()
+        }
+        self._candidates = {int(rank): at for rank, at in snapshot["candidates"].items()}
+        self._insufficient_ns = snapshot["insufficient_ns"]
+        self._recorded = snapshot["recorded"]
+        self.named = frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])

@@ -1,0 +1,210 @@
+"""Role jobs: step timings and rank progress of one partition in; step results, job findings and progress marks out.
+
+Steps are joined per job and epoch, closed once and in order, then read by each rule. Only steps of phase `train` are
+compared; masked ones are joined and counted. The partition's time comes from every node that reports on its jobs, step
+or no step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.base import round_significant
+from schemas.findings import Evidence, ProgressMark
+from schemas.results import StepResult
+from schemas.steps import RankProgress, StepTiming
+from schemas.topics import topic_of
+from streams.core.progress import MarkPacer, PartitionClock
+from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
+from streams.core.thresholds import is_enabled
+from streams.detectors.barrier_wait import BarrierWait, wait_shares
+from streams.detectors.job_pace import JobPace, MissingRanks
+from streams.detectors.mfu import MfuRules, step_utilisation
+from streams.detectors.straggler import Straggler
+
+if TYPE_CHECKING:
+    from schemas.base import Record
+    from streams.core.position import Position
+    from streams.core.roster import JobRoster, Roster
+
+__all__ = ["JobsEngine"]
+
+_SLOWEST = 5
+_TOPIC = topic_of(StepTiming).name
+
+
+@dataclass(slots=True)
+class _JobState:
+    join: StepJoin
+    straggler: Straggler
+    mfu: MfuRules
+    barrier_wait: BarrierWait
+    pace: JobPace
+    missing: MissingRanks
+    rules: tuple[str, ...] = field(default=("straggler", "mfu", "barrier_wait", "pace", "missing"))
+
+
+class JobsEngine:
+    """Job rules over the records of one partition."""
+
+    def __init__(self, site_id: str, partition: int, roster: Roster, join: StepJoinConfig | None = None) -> None:
+        self._site_id = site_id
+        self._partition = partition
+        self._roster = roster
+        self._join_config = join or StepJoinConfig()
+        self._jobs: dict[tuple[str, int], _JobState] = {}
+        self._clock = PartitionClock()
+        self._pacer = MarkPacer()
+        self._late: list[tuple[Record, Position]] = []
+
+    @property
+    def repeats(self) -> int:
+        """Step reports dropped because they had come before."""
+        return sum(state.join.repeats for state in self._jobs.values())
+
+    @property
+    def time_ns(self) -> int:
+        """Event time of the partition."""
+        return self._clock.time_ns
+
+    def on_record(self, record: Record, position: Position) -> list[Record]:
+        """Take one record of the role's topics, and return results, findings and marks."""
+        if isinstance(record, StepTiming):
+            state = self._state(record.job_id, record.epoch)
+            if not state.join.add(record, position.offset):
+                self._late.append((record, position))
+        elif not isinstance(record, RankProgress):
+            return []
+        self._clock.observe(f"{record.job_id}/{record.node_id}", record.event_time_ns)
+        outputs = self._close(record.job_id, record.epoch) if isinstance(record, StepTiming) else []
+        return outputs + self._mark()
+
+    def take_late(self) -> list[tuple[Record, Position]]:
+        """Records for steps that were closed already; the caller publishes them as late."""
+        late, self._late = self._late, []
+        return late
+
+    def flush(self) -> list[Record]:
+        """Close every open step: the input has ended."""
+        outputs: list[Record] = []
+        for job_id, epoch in sorted(self._jobs):
+            outputs += self._close(job_id, epoch, final=True)
+        return outputs
+
+    def _state(self, job_id: str, epoch: int) -> _JobState:
+        key = (job_id, epoch)
+        if key not in self._jobs:
+            site = self._site_id
+            self._jobs[key] = _JobState(
+                StepJoin(self._join_config),
+                Straggler(site),
+                MfuRules(site),
+                BarrierWait(site),
+                JobPace(site),
+                MissingRanks(site),
+            )
+        return self._jobs[key]
+
+    def _close(self, job_id: str, epoch: int, final: bool = False) -> list[Record]:
+        state = self._jobs[(job_id, epoch)]
+        roster = self._roster.job(job_id, epoch)
+        outputs: list[Record] = []
+        for step in state.join.close(self._clock.time_ns, roster.expected, roster.members, final):
+            outputs += self._judge(state, step, roster)
+        return outputs
+
+    def _judge(self, state: _JobState, step: ClosedStep, roster: JobRoster) -> list[Record]:
+        policy = self._roster.policy
+        evidence = Evidence(topic=_TOPIC, partition=self._partition, offset=step.first_offset)
+        result, tokens, description_error = step_utilisation(step, roster)
+        findings: list[Record] = []
+        findings += state.missing.on_step(step, policy, evidence)
+        if step.phase == "train":
+            if is_enabled(policy, "straggler"):
+                findings += state.straggler.on_step(step, roster, policy, evidence)
+            findings += state.mfu.on_step(step, roster, result, policy, evidence)
+            if is_enabled(policy, "barrier_wait"):
+                findings += state.barrier_wait.on_step(step, policy, evidence)
+            if is_enabled(policy, "job_pace"):
+                findings += state.pace.on_step(step, roster, state.straggler.noise_scale, evidence)
+        with_mfu = is_enabled(policy, "mfu") and result is not None
+        return [_step_result(step, result if with_mfu else None, tokens, description_error), *findings]
+
+    def _mark(self) -> list[Record]:
+        """A mark promises that no finding at or before it follows: no open step may be older."""
+        mark_ns = self._clock.time_ns
+        oldest = [at for state in self._jobs.values() if (at := state.join.oldest_open_ns) is not None]
+        if oldest:
+            mark_ns = min(mark_ns, min(oldest) - 1)
+        if not self._pacer.due(mark_ns):
+            return []
+        self._clock.forget_idle()
+        return [ProgressMark(site_id=self._site_id, role="jobs", partition=self._partition, mark_ns=mark_ns)]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes; open timings are passed through as records."""
+        return {
+            "clock": self._clock.snapshot(),
+            "pacer": self._pacer.snapshot(),
+            "jobs": {
+                f"{job_id}\x1f{epoch}": {
+                    "join": state.join.snapshot(),
+                    **{name: getattr(state, name).snapshot() for name in state.rules},
+                }
+                for (job_id, epoch), state in sorted(self._jobs.items())
+            },
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._clock.restore(snapshot["clock"])
+        self._pacer.restore(snapshot["pacer"])
+        self._jobs = {}
+        for key, value in snapshot["jobs"].items():
+            job_id, _, epoch = key.rpartition("\x1f")
+            state = self._state(job_id, int(epoch))
+            state.join.restore(value["join"])
+            for name in state.rules:
+                getattr(state, name).restore(value[name])
+
+
+def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_error: str | None) -> StepResult:
+    own = step.own_us
+    known = np.flatnonzero(~np.isnan(own))
+    slowest = known[np.argsort(-own[known], kind="stable")][:_SLOWEST]
+    shares = wait_shares(step)
+
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round_significant(value)
+
+    return StepResult(
+        job_id=step.job_id,
+        epoch=step.epoch,
+        step=step.step,
+        event_time_ns=step.event_time_ns,
+        phase=step.phase,
+        ranks_expected=step.expected,
+        ranks_reported=len(step.rank),
+        missing_ranks=step.missing[:64],
+        step_time_us=step.step_time_us,
+        own_median_us=int(np.median(own[known])) if known.size else None,
+        own_max_us=int(own[slowest[0]]) if slowest.size else None,
+        own_max_rank=int(step.rank[slowest[0]]) if slowest.size else None,
+        wait_share_p50=rounded(shares[0]) if shares else None,
+        wait_share_p99=rounded(shares[1]) if shares else None,
+        tokens=tokens,
+        mfu=rounded(result.mfu) if result else None,
+        hfu=rounded(result.hfu) if result else None,
+        waste=rounded(result.waste) if result else None,
+        model_tflops_per_gpu=rounded(result.model_tflops_per_gpu) if result else None,
+        recompute_tflops_per_gpu=rounded(result.recompute_tflops_per_gpu) if result else None,
+        peak_tflops=rounded(result.peak_tflops) if result else None,
+        flop_convention=result.convention if result else None,
+        impossible=result.impossible if result else False,
+        description_error=description_error,
+        slowest_ranks=tuple(int(rank) for rank in step.rank[slowest]),
+        slowest_own_us=tuple(int(us) for us in own[slowest]),
+    )

@@ -1,0 +1,122 @@
+"""The three roles wired together in one process: what replay, tests and the demo's offline check run.
+
+The same engines that the Faust roles feed, one per role and partition, connected as the topics connect them. Outputs come
+in order of event time: they are held until every partition has passed them, so that they do not depend on the order of
+arrival within the lateness bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from schemas.findings import Finding, ProgressMark
+from schemas.fleet import Job, Node, Policy, RankPlacement
+from schemas.remediation import Command, Decision, Incident
+from schemas.results import StepResult
+from schemas.topics import topic_of
+from streams.core.position import MAX_AHEAD_NS, ahead_of_append_ns
+from streams.core.roster import Roster
+from streams.core.settle import SettledOrder
+from streams.engines.decisions import DecisionsEngine
+from streams.engines.jobs import JobsEngine
+from streams.engines.telemetry import TelemetryEngine
+
+if TYPE_CHECKING:
+    from schemas.base import Record
+    from streams.core.position import Position
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """All engines of one site.
+
+    Args:
+        site_id: the site whose records are read.
+        policy: the policy to start from; one that comes later in the input replaces it.
+    """
+
+    def __init__(self, site_id: str, policy: Policy | None = None) -> None:
+        self._site_id = site_id
+        self._roster = Roster()
+        self._roster.policy = policy
+        self._telemetry: dict[int, TelemetryEngine] = {}
+        self._jobs: dict[int, JobsEngine] = {}
+        self._decisions = DecisionsEngine(site_id, self._roster)
+        self._ordered: SettledOrder[Record] = SettledOrder(settle_ns=0)
+        self._sequence = 0
+        self.counts: Counter[str] = Counter()
+
+    def on_record(self, record: Record, position: Position) -> list[Record]:
+        """Take one record, and return what is now settled, in order of event time."""
+        if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
+            self.counts["refused_future"] += 1
+            return []
+        if isinstance(record, Job | RankPlacement | Node | Policy):
+            self._roster.take(record)
+            return []
+        role = topic_of(record).role
+        if role == "telemetry":
+            engine = self._telemetry.setdefault(
+                position.partition, TelemetryEngine(self._site_id, position.partition, self._roster)
+            )
+            self._publish(engine.on_record(record, position))
+            self.counts["late"] += len(engine.take_late())
+        elif role == "jobs":
+            jobs = self._jobs.setdefault(
+                position.partition, JobsEngine(self._site_id, position.partition, self._roster)
+            )
+            self._publish(jobs.on_record(record, position))
+            self.counts["late"] += len(jobs.take_late())
+        else:
+            # Recorded outputs are compared with, not read again.
+            self.counts["outputs_in_archive"] += 1
+        return self._ordered.release()
+
+    def flush(self) -> list[Record]:
+        """Close what is open: the input has ended."""
+        for partition in sorted(self._telemetry):
+            self._publish(self._telemetry[partition].flush())
+        for partition in sorted(self._jobs):
+            self._publish(self._jobs[partition].flush())
+        for record in self._decisions.flush():
+            self._hold(record)
+        self.counts["repeats"] = sum(engine.repeats for engine in self._telemetry.values()) + sum(
+            engine.repeats for engine in self._jobs.values()
+        )
+        return self._ordered.release(everything=True)
+
+    def _publish(self, records: list[Record]) -> None:
+        for record in records:
+            if isinstance(record, ProgressMark):
+                self._ordered.mark(f"{record.role}-{record.partition}", record.mark_ns)
+            else:
+                self._hold(record)
+            if isinstance(record, ProgressMark | Finding):
+                for decided in self._decisions.on_record(record):
+                    self._hold(decided)
+
+    def _hold(self, record: Record) -> None:
+        """Hold an output until its time has settled; the identity orders what shares a time."""
+        if isinstance(record, Decision):
+            return
+        self._ordered.add(_time_of(record), f"{topic_of(record).family}/{_identity(record)}", record)
+
+
+def _time_of(record: Record) -> int:
+    if isinstance(record, Command):
+        return record.decided_at_ns
+    assert isinstance(record, Finding | Incident | StepResult)
+    return record.event_time_ns
+
+
+def _identity(record: Record) -> str:
+    if isinstance(record, Finding):
+        return f"{record.finding_id}:{record.state}"
+    if isinstance(record, Command):
+        return record.command_id
+    if isinstance(record, Incident):
+        return f"{record.incident_id}:{record.state}:{record.cause_class}"
+    assert isinstance(record, StepResult)
+    return f"{record.job_id}/{record.epoch}/{record.step:012d}"

@@ -1,0 +1,100 @@
+"""Replay of an archive: the pure engines in a plain loop. There is no publisher here, so nothing can be commanded.
+
+Guarantees: same archive, same output bytes. Lines that are no record are counted and named, never skipped in silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from schemas.archive import BadLine
+from schemas.codec import decode_value, encode
+from schemas.errors import SchemaError
+from schemas.findings import Finding
+from schemas.remediation import Command, Incident
+from schemas.results import StepResult
+from schemas.topics import topic_of
+from streams.core.position import Position
+from streams.engines.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from schemas.archive import ArchiveLine
+    from schemas.base import Record
+    from schemas.fleet import Policy
+
+__all__ = ["Problems", "Summary", "ndjson_line", "replay"]
+
+
+@dataclass(slots=True)
+class Problems:
+    """What an archive held that could not be used."""
+
+    bad_lines: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def note(self, reason: str) -> None:
+        """Count an unusable line, and keep the first few reasons."""
+        self.counts["bad_lines"] += 1
+        if len(self.bad_lines) < 20:
+            self.bad_lines.append(reason)
+
+
+def replay(
+    lines: Iterable[ArchiveLine | BadLine], site_id: str, problems: Problems, policy: Policy | None = None
+) -> Iterator[Record]:
+    """Step results, findings, incidents and commands of an archive, in order of event time.
+
+    Args:
+        lines: the archive.
+        site_id: the site that findings are of.
+        problems: filled with what could not be used.
+        policy: thresholds and switches to start from.
+    """
+    pipeline = Pipeline(site_id, policy)
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, BadLine):
+            problems.note(f"line {line.number}: {line.reason}")
+            continue
+        try:
+            record = decode_value(line.topic, line.value)
+        except SchemaError as error:
+            problems.note(f"line {number}: {line.topic}: {error}")
+            continue
+        position = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
+        yield from pipeline.on_record(record, position)
+    yield from pipeline.flush()
+    problems.counts.update(pipeline.counts)
+
+
+def ndjson_line(record: Record) -> bytes:
+    """One output as `{"topic": ..., "value": ...}`."""
+    return b'{"topic":"' + topic_of(record).name.encode() + b'","value":' + encode(record) + b"}\n"
+
+
+@dataclass(slots=True)
+class Summary:
+    """Whom an archive would have had cordoned: commands by kind and target, and what was found."""
+
+    commands: list[Command] = field(default_factory=list)
+    incidents: dict[str, Incident] = field(default_factory=dict)
+    findings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    steps: int = 0
+    first_ns: int | None = None
+    last_ns: int = 0
+
+    def take(self, record: Record) -> None:
+        """Count one output."""
+        if isinstance(record, Command):
+            self.commands.append(record)
+        elif isinstance(record, Incident):
+            self.incidents[record.incident_id] = record
+        elif isinstance(record, Finding) and record.state == "open":
+            self.findings[(record.kind, record.severity)] += 1
+        elif isinstance(record, StepResult):
+            self.steps += 1
+            self.first_ns = record.event_time_ns if self.first_ns is None else self.first_ns
+            self.last_ns = max(self.last_ns, record.event_time_ns)
