@@ -23,7 +23,7 @@ _HELD: Final = 1000
 
 # An error message of a tool that prints nothing else when it fails: alone in a file, it still says whose it is.
 _FAILURE = re.compile(
-    r"\s*(?:Error(?::| setting watches| getting values)|NVIDIA-SMI has failed|Unable to determine the device handle"
+    r"\s*(?:Error\b.*(?:host ?engine|DCGM|NVML|NVIDIA|\bGPU|watches|\bvalues|\bfield)|NVIDIA-SMI has failed|Unable to determine the device handle"
     r"|Unable to connect to (?:the )?host ?engine|No devices were found|No data returned from the host ?engine"
     r"|Failed to initialize NVML|Field [\"']?\S+[\"']? is not a valid field to query|Unknown Error\s*$)",
     re.IGNORECASE,

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agents.decode.dcgm_fields import Field, by_dcgm_name, by_dmon_name
 from agents.decode.dcgm_sample import entity_named, new_sample, put
@@ -32,8 +33,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.#]*", re.ASCII)
 _TAB = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A piece of a line: its text and where it begins and ends."""
 
     start: int
@@ -43,9 +43,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The columns behind the entity, by position."""
+    """The columns behind the entity, and where in the line they begin and end."""
 
     columns: tuple[Span, ...]
+    starts: dict[int, int]
+    ends: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,12 @@ def parse_header(line: str) -> Header | None:
     found = _HEADER.match(line)
     if found is None:
         return None
-    return Header(tuple(_spans(_TOKEN, line, found.end())))
+    columns = tuple(_spans(_TOKEN, line, found.end()))
+    return Header(
+        columns,
+        starts={column.start: index for index, column in enumerate(columns)},
+        ends={column.end: index for index, column in enumerate(columns)},
+    )
 
 
 def is_unit_line(line: str) -> bool:
@@ -163,20 +170,19 @@ def _is_value(word: str) -> bool:
 
 
 def _spans(pattern: re.Pattern[str], line: str, start: int) -> list[Span]:
-    return [Span(found.start(), found.end(), found[0]) for found in pattern.finditer(line, start)]
+    return [Span(*found.span(), found[0]) for found in pattern.finditer(line, start)]
 
 
 def _cells(header: Header, line: str, start: int) -> list[str]:
     """The cells of a row, one for each column, empty where the row has none."""
-    columns = header.columns
+    columns, starts, ends = header.columns, header.starts, header.ends
     tokens = _spans(_TOKEN, line, start)
-    chunks = _spans(_CHUNK, line, start)
-    starts = {column.start: index for index, column in enumerate(columns)}
-    ends = {column.end: index for index, column in enumerate(columns)}
-    placed: list[int | None]
-    for spans in (tokens, chunks):
-        if spans is chunks and any(_reaches_next(span, columns, starts) for span in chunks):
+    if len(tokens) == len(columns) and all(token.start in starts for token in tokens):
+        return [token.text for token in tokens]
+    for spans in (tokens, _spans(_CHUNK, line, start)):
+        if spans is not tokens and any(_reaches_next(span, columns, starts) for span in spans):
             continue
+        placed: list[int | None]
         for placed in (
             [starts.get(span.start) for span in spans],
             [ends.get(span.end) for span in spans],

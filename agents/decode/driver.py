@@ -23,6 +23,7 @@ import orjson
 from agents.decode.record import Damaged, Decoder, Record, Tally, UnknownFormat, malformed
 
 DECODERS: Final[dict[str, str]] = {
+    "pcie": "agents.decode.pcie",
     "kernel-log": "agents.decode.kernel_log",
     "dcgm": "agents.decode.dcgm",
     "fabric": "agents.decode.fabric",

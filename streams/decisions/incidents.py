@@ -88,7 +88,7 @@ class IncidentBook:
         return Incident(
             incident_id=incident.incident_id,
             site_id=self._site_id,
-            state=state,  # type: ignore[arg-type]
+            state=state,
             cause_class=incident.cause_class,
             culprit=incident.culprit,
             job_id=incident.job_id,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["JobsEngine"]
 
 _SLOWEST = 5
+_SWEEP_NS = 1_000_000_000
 _TOPIC = topic_of(StepTiming).name
 
 
@@ -59,6 +60,7 @@ class JobsEngine:
         self._clock = PartitionClock()
         self._pacer = MarkPacer()
         self._late: list[tuple[Record, Position]] = []
+        self._swept_ns = 0
 
     @property
     def repeats(self) -> int:
@@ -79,7 +81,14 @@ class JobsEngine:
         elif not isinstance(record, RankProgress):
             return []
         self._clock.observe(f"{record.job_id}/{record.node_id}", record.event_time_ns)
-        outputs = self._close(record.job_id, record.epoch) if isinstance(record, StepTiming) else []
+        outputs: list[Record] = []
+        if self._clock.time_ns - self._swept_ns >= _SWEEP_NS:
+            # A job that stopped closes no step of its own: the partition's time does it.
+            self._swept_ns = self._clock.time_ns
+            for job_id, epoch in sorted(self._jobs):
+                outputs += self._close(job_id, epoch)
+        elif isinstance(record, StepTiming):
+            outputs = self._close(record.job_id, record.epoch)
         return outputs + self._mark()
 
     def take_late(self) -> list[tuple[Record, Position]]:
@@ -149,6 +158,7 @@ class JobsEngine:
         return {
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
+            "swept_ns": self._swept_ns,
             "jobs": {
                 f"{job_id}\x1f{epoch}": {
                     "join": state.join.snapshot(),
@@ -162,6 +172,7 @@ class JobsEngine:
         """Replace the state by a snapshot's."""
         self._clock.restore(snapshot["clock"])
         self._pacer.restore(snapshot["pacer"])
+        self._swept_ns = snapshot["swept_ns"]
         self._jobs = {}
         for key, value in snapshot["jobs"].items():
             job_id, _, epoch = key.rpartition("\x1f")

@@ -1,0 +1,126 @@
+"""The one place where a Kafka message becomes an engine's record, and where everything that goes wrong is caught.
+
+Faust acknowledges an event whose body raised, so nothing may escape: what cannot be processed goes to the dead-letter
+topic with its original bytes, confirmed, before the next event is taken. When that write fails the process ends at once,
+with its offsets uncommitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from schemas.codec import decode, message
+from schemas.errors import InvalidRecordError, SchemaError
+from schemas.topics import DEAD_LETTER, LATE, topic_named
+from streams.core.position import MAX_AHEAD_NS, Position, ahead_of_append_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from schemas.base import Record
+    from streams.faust_roles.metrics import WorkerMetrics
+
+__all__ = ["Boundary", "Engine"]
+
+_log = structlog.get_logger(__name__)
+EXIT_DEAD_LETTER_FAILED = 70
+
+
+class Engine(Protocol):
+    """What a role's engine offers to the boundary."""
+
+    def on_record(self, record: Record, position: Position) -> list[Record]:
+        """Take one record, and return what is to be published."""
+        ...
+
+
+class Boundary:
+    """Feeds one role's engines.
+
+    Args:
+        engine_of: the engine of a partition.
+        send: publishes (topic, key, value, headers) and returns once the broker has confirmed it.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        engine_of: Callable[[int], Engine],
+        send: Callable[[str, bytes | None, bytes | None, list[tuple[str, bytes]]], Awaitable[None]],
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._engine_of = engine_of
+        self._send = send
+        self._metrics = metrics
+
+    async def on_message(self, raw: Any) -> None:
+        """Process one message of Faust: never raises."""
+        try:
+            outputs = await self._process(raw)
+            await self._publish(outputs)
+        except SchemaError as error:
+            await self._dead_letter(raw, "invalid_record", str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 (the boundary: whatever it is, the bytes are kept)
+            _log.exception("record could not be processed", topic=raw.topic, offset=raw.offset)
+            await self._dead_letter(raw, "processing_failed", f"{type(error).__name__}: {error}")
+
+    async def _process(self, raw: Any) -> list[Record]:
+        topic = topic_named(raw.topic)
+        if raw.value is None:
+            raise InvalidRecordError("no value")
+        record = decode(raw.topic, raw.value)
+        position = Position(raw.topic, raw.partition, raw.offset, round((raw.timestamp or 0) * 1000))
+        ahead_ns = ahead_of_append_ns(record, position)
+        if ahead_ns > MAX_AHEAD_NS:
+            text = (
+                f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
+            )
+            raise InvalidRecordError(text)
+        if raw.key is not None and topic.key(record).encode() != raw.key:
+            text = f"the record is of {topic.key(record)!r} and was published under the key {raw.key!r}"
+            raise InvalidRecordError(text)
+        engine = self._engine_of(raw.partition)
+        outputs = engine.on_record(record, position)
+        self._metrics.record_in(topic.family)
+        take_late = getattr(engine, "take_late", None)
+        if take_late is not None and take_late():
+            # A record turns out to be late when it is offered, so the late one is this one.
+            self._metrics.late(topic.family)
+            await self._send(LATE.name, raw.key, raw.value, self._origin(raw, "late", "its step or place was closed"))
+        return outputs
+
+    async def _publish(self, outputs: Iterable[Record]) -> None:
+        sends = []
+        for record in outputs:
+            wire = message(record)
+            self._metrics.record_out(record)
+            sends.append(self._send(wire.topic, wire.key, wire.value, list(wire.headers)))
+        if sends:
+            await asyncio.gather(*sends)
+
+    async def _dead_letter(self, raw: Any, reason: str, text: str) -> None:
+        self._metrics.dead_letter(reason)
+        try:
+            await self._send(DEAD_LETTER.name, raw.key, raw.value, self._origin(raw, reason, text))
+        except Exception:  # noqa: BLE001
+            _log.critical(
+                "dead letter could not be written; ending so that the offset is not committed", topic=raw.topic
+            )
+            os._exit(EXIT_DEAD_LETTER_FAILED)
+
+    @staticmethod
+    def _origin(raw: Any, reason: str, text: str) -> list[tuple[str, bytes]]:
+        return [
+            ("dlq.topic", raw.topic.encode()),
+            ("dlq.partition", str(raw.partition).encode()),
+            ("dlq.offset", str(raw.offset).encode()),
+            ("dlq.timestamp_ms", str(round((raw.timestamp or 0) * 1000)).encode()),
+            ("dlq.reason", reason.encode()),
+            ("dlq.text", text.encode()[:1000]),
+        ]
