@@ -1,0 +1,1 @@
+"""On the nodes: collectors, frame assembly, the publisher, the trainer socket, and the simulated fleet."""

@@ -99,6 +99,9 @@ class PublisherSettings:
             "delivery.timeout.ms": self.delivery_timeout_ms,
             "reconnect.backoff.max.ms": 10_000,
             "socket.keepalive.enable": True,
+            # What the client has to say comes through its error callback, once; its own log repeats it ten times a
+            # second on standard error.
+            "log_level": 2,
             **self.properties,
             **_FIXED,
         }
@@ -158,7 +161,9 @@ class KafkaPublisher:
         self._refused: Counter[str] = Counter()
         self._again: deque[Message] = deque()
         self._is_dead = False
-        self._last_trouble = ""
+        self._is_closed = False
+        self._said: set[str] = set()
+        """Kinds of trouble since the last delivery."""
         self._producer = self._new_producer()
 
     @property
@@ -193,10 +198,13 @@ class KafkaPublisher:
         try:
             wire = message(record)
         except SchemaError as error:
-            self._trouble(f"{type(record).__name__} cannot be sent: {error}")
+            self._trouble(type(record).__name__, f"{type(record).__name__} cannot be sent: {error}")
             self._count(self._refused, type(record).__name__)
             return False
         critical = isinstance(record, CRITICAL)
+        if self._is_closed:
+            self._count(self._refused, wire.topic)
+            return False
         self.poll()
         accepted = self._queue(wire, critical, self._settings.critical_wait_s if critical else 0.0)
         if not accepted:
@@ -223,9 +231,13 @@ class KafkaPublisher:
         return int(self._producer.flush(timeout_s)) + len(self._again)
 
     def close(self) -> None:
-        """Drop what is queued; call `flush` before."""
-        self._producer.purge()
+        """Drop what is queued and end the client; call `flush` before."""
+        self._is_closed = True
+        self._producer.purge()  # or the client would wait for the brokers once more
         self._producer.poll(0)
+        close = getattr(self._producer, "close", None)  # older clients end when they are forgotten
+        if close is not None:
+            close()
 
     def _queue(self, wire: Message, critical: bool, wait_s: float) -> bool:
         if not critical and len(self._producer) >= self._bulk_limit:
@@ -239,7 +251,7 @@ class KafkaPublisher:
                     return False
                 self._producer.poll(_WAIT_STEP_S)
             except KafkaException as error:
-                self._trouble(f"{wire.topic}: {error}")
+                self._trouble(f"produce {wire.topic}", f"{wire.topic}: {error}")
                 return False
             else:
                 return True
@@ -257,9 +269,11 @@ class KafkaPublisher:
 
     def _on_delivery(self, wire: Message, critical: bool, error: Any) -> None:
         if error is None:
-            self._count(self._delivered, wire.topic)
+            with self._lock:
+                self._delivered[wire.topic] += 1
+                self._said.clear()
             return
-        self._trouble(f"{wire.topic}: {error}")
+        self._trouble(f"{error.name()} {wire.topic}", f"{wire.topic}: {error.str()}")
         if critical and len(self._again) < _KEPT_FOR_RETRY:
             self._again.append(wire)
         else:
@@ -268,7 +282,7 @@ class KafkaPublisher:
     def _on_error(self, error: Any) -> None:
         if error.fatal():
             self._is_dead = True
-        self._trouble(str(error))
+        self._trouble(str(error.name()), error.str())
 
     def _new_producer(self) -> Any:
         try:
@@ -292,7 +306,9 @@ class KafkaPublisher:
         with self._lock:
             counter[topic] += 1
 
-    def _trouble(self, text: str) -> None:
-        if text != self._last_trouble:  # a broker that is away says the same thing for hours
-            self._last_trouble = text
+    def _trouble(self, kind: str, text: str) -> None:
+        with self._lock:  # brokers that are away say the same few things for hours
+            is_new = kind not in self._said
+            self._said.add(kind)
+        if is_new:
             _LOG.warning("kafka: %s", text)

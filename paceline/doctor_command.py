@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
@@ -52,19 +50,24 @@ def _python() -> list[Check]:
 
 
 def _broker_tools() -> list[Check]:
-    java, maven = shutil.which("java"), shutil.which("mvn")
-    note = "a local Apache Kafka can run here"
-    if java is None or maven is None:
-        note = "a local Apache Kafka needs a JDK of 17 or newer and Maven; the embedded broker needs neither"
-    return [Check("java and maven", java is not None and maven is not None, False, note)]
+    from deploy.brokers.jars import missing_tools
+
+    missing = missing_tools()
+    note = (
+        "; ".join(missing) + "; the embedded broker needs neither" if missing else "a local Apache Kafka can run here"
+    )
+    return [Check("local Apache Kafka", not missing, False, note)]
 
 
 def _sources() -> list[Check]:
-    from agents.collectors import all_collectors
+    from agents.agent import build_collectors
+    from agents.identity import AgentIdentity
+    from agents.settings import load
 
     checks = []
-    for name, reason in all_collectors():
-        checks.append(Check(f"source {name}", reason is None, False, reason or "can be read here"))
+    for collector in build_collectors(load(None, {}, {}), AgentIdentity("doctor", "doctor", "doctor")):
+        reason = collector.is_supported()
+        checks.append(Check(f"source {collector.name}", reason is None, False, reason or "can be read here"))
     return checks
 
 
@@ -77,8 +80,3 @@ def _brokers(bootstrap_servers: str) -> list[Check]:
         return [Check("brokers", False, True, str(error))]
     note = "; ".join(f"{d.topic} {d.what}" for d in drift[:5]) or "topics agree with the table"
     return [Check("topics", not drift, True, note)]
-
-
-def _version_of(command: str) -> str:
-    result = subprocess.run([command, "-version"], capture_output=True, timeout=10, check=False, text=True)
-    return (result.stdout or result.stderr).splitlines()[0]

@@ -1,0 +1,1 @@
+"""Raw telemetry to records: what `paceline decode` prints and the collectors read with."""

@@ -99,10 +99,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _records(fields: dict[str, Any], now_ns: int) -> list[Record]:
     nodes = fields.pop("nodes", [])
-    _refuse_unknown(fields, _JOB_KEYS, "")
+    _check_keys(fields, _JOB_KEYS, "")
     for key, model in (("model", Model), ("layout", Layout)):
         if isinstance(fields.get(key), dict):
-            _refuse_unknown(fields[key], frozenset(model.model_fields), f"{key}.")
+            _check_keys(fields[key], frozenset(model.model_fields), f"{key}.")
     fields.setdefault("version", max(1, now_ns // 10**9))
     fields.setdefault("effective_from_ns", now_ns)
     _fill_data_degree(fields)
@@ -146,7 +146,7 @@ def _placement(node: dict[str, Any], place: str, job: Job) -> RankPlacement:
     for key in node:
         if key.lower() in _INDEX_KEYS:
             raise JobFileError(f"{place}{key}: {_INDEX_REASON}")
-    _refuse_unknown(node, frozenset(_NODE_KEYS), place)
+    _check_keys(node, frozenset(_NODE_KEYS), place)
     for key in ("node_id", "ranks"):
         if key not in node:
             raise JobFileError(f"{place}{key}: is missing")
@@ -154,6 +154,8 @@ def _placement(node: dict[str, Any], place: str, job: Job) -> RankPlacement:
     outside = [rank for rank in ranks if not 0 <= rank < job.world_size]
     if outside:
         raise JobFileError(f"{place}ranks: rank {outside[0]} is none of 0 to {job.world_size - 1} (world_size)")
+    if len(set(ranks)) != len(ranks):
+        raise JobFileError(f"{place}ranks: names a rank twice")
     uuids = _devices(node, "gpu_uuid", len(ranks), place)
     addresses = _devices(node, "pci_bus_id", len(ranks), place)
     fields: dict[str, Any] = {
@@ -266,10 +268,12 @@ def _refuse_repeats(placements: list[RankPlacement]) -> None:
             by_rank[rank] = placement.node_id
 
 
-def _refuse_unknown(fields: dict[str, Any], known: frozenset[str], place: str) -> None:
-    for key in fields:
+def _check_keys(fields: dict[str, Any], known: frozenset[str], place: str) -> None:
+    for key, value in fields.items():
         if key not in known:
             raise JobFileError(f"{place}{key[:60]}: is no key of a job file; known here: {', '.join(sorted(known))}")
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise JobFileError(f"{place}{key}: is too large a number")
 
 
 def _validated(family: type[BaseModel], fields: dict[str, Any], place: str) -> Any:
@@ -280,8 +284,10 @@ def _validated(family: type[BaseModel], fields: dict[str, Any], place: str) -> A
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "record"
         raise JobFileError(f"{place}{key}: {_plainly(first['msg'])}") from None
-    except ValueError:
-        raise JobFileError(f"{place.rstrip('.') or 'job'}: holds a number that is too large") from None
+    except (ValueError, RecursionError):
+        raise JobFileError(
+            f"{place.rstrip('.') or 'job'}: holds a number too large or a table nested too deep"
+        ) from None
 
 
 def _plainly(message: str) -> str:

@@ -1,8 +1,9 @@
 """One trainer log read to its end: its steps, whose lines they are, and when they were.
 
-Timers belong to the nearest step line before them; bare progress bars are no steps unless they print a time, because
-they may count evaluation batches. A step number that falls begins a new epoch. Deliberately knows nothing of other
-logs, of jobs or of records; what a line leaves open (rank, time) is open until the caller settles it.
+Timers belong to the nearest step line before them. Bare progress bars are no steps unless they print a time, because
+they may count evaluation batches. A step number that falls begins a new epoch, unless it is the one just before.
+Deliberately knows nothing of other logs, of jobs or of records; what a line leaves open (rank, time) is open until the
+caller settles it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Report:
         derived: step times that no line prints, from token rates and the job's tokens, or from successive times.
         without_time: steps left out because neither a time nor a timer is known of them.
         without_step: step lines without a step number.
-        repeats: lines on a step whose time was known already.
+        repeats: lines on a step whose time was known already, or on the step before it.
         restarts: times that a step number fell.
         loose_timers: timer values without a step line to belong to.
         extremes: figures of straggler reports, which are not used.
@@ -123,6 +124,7 @@ class _Tail:
 
     epoch: int = 0
     step: int = -1
+    step_before: int = -1
     anchor_step: int = 0
     anchor_ns: int | None = None
 
@@ -223,11 +225,17 @@ class StepLog:
         if printed_us is None and not record.keys() & _MEASURED:
             self._bare.add((tail.epoch, number))
             return
+        if number == tail.step_before:
+            # Ranks that all print without saying who they are overtake each other by one step; no restart is so short.
+            self._report.repeats += 1
+            self._current = None
+            return
         wall_ns = self._clock.read_ns(record)
         if number < tail.step:
             tail.epoch, tail.step, tail.anchor_ns = tail.epoch + 1, -1, None
         since = number - tail.step if tail.step >= 0 else 1
-        tail.step = number
+        if number != tail.step:
+            tail.step_before, tail.step = tail.step, number
         step = self.steps.setdefault((tail.epoch, number), LoggedStep(tail.epoch, number, since))
         step.wall_ns = max(wall_ns, step.wall_ns or 0) if wall_ns is not None else step.wall_ns
         self._current = (step, rank)
@@ -318,7 +326,7 @@ class StepLog:
 
 def _microseconds(milliseconds: float | None, *, zero: bool = False) -> int | None:
     """Whole microseconds of a duration; None for what is no duration."""
-    if milliseconds is None or not milliseconds <= _LONGEST_STEP_US / 1000:
+    if milliseconds is None or not 0 <= milliseconds <= _LONGEST_STEP_US / 1000:
         return None
     time_us = round(milliseconds * 1000)
     return time_us if time_us > 0 or (zero and time_us == 0) else None

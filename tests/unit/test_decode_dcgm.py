@@ -354,8 +354,16 @@ def test_a_row_of_other_cells_than_the_header_s_is_malformed_and_a_message_an_er
     assert [record["kind"] for record in records] == ["malformed", "collector_error"]
 
 
-def test_a_tool_that_only_failed_is_recognised_by_what_it_says() -> None:
-    assert only("NVIDIA-SMI has failed because it could not talk to the driver.\n")["kind"] == "collector_error"
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NVIDIA-SMI has failed because it could not talk to the driver.",
+        "Error: unable to establish a connection to the specified host engine: localhost",
+        "No devices were found",
+    ],
+)
+def test_a_tool_that_only_failed_is_recognised_by_what_it_says(message: str) -> None:
+    assert only(f"{message}\n") == {"kind": "collector_error", "message": message}
 
 
 # --- JSON
@@ -395,7 +403,9 @@ def test_json_of_nothing_readable_is_damaged() -> None:
         decode('{"entityId": 0,\n "fields": {"DCGM')
 
 
-@pytest.mark.parametrize("text", ["hello\n", '{"a": 1}', "gpu,util,pcie_gen_cur\n0,1,2\n", "[1, 2]"])
+@pytest.mark.parametrize(
+    "text", ["hello\n", "Error: no such file\n", '{"a": 1}', "gpu,util,pcie_gen_cur\n0,1,2\n", "[1, 2]"]
+)
 def test_what_is_no_telemetry_is_of_no_known_format(text: str) -> None:
     with pytest.raises(UnknownFormat):
         decode(text)

@@ -1,0 +1,89 @@
+"""Settings of the agent: one precedence, and errors that say what to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agents.settings import AgentSettings, SettingsError, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "agent.toml"
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(config: Path) -> None:
+    config.write_text('[agent]\nnode_id = "file"\ntick_s = 2\nheartbeat_s = 7\nsources = ["nvml"]\n')
+    env = {"PACELINE_NODE_ID": "environment", "PACELINE_TICK_S": "3", "PACELINE_UNRELATED": "x"}
+    found = load(config, {"node_id": "flag", "sources": None}, env)
+    assert (found.node_id, found.tick_s, found.heartbeat_s, found.sources) == ("flag", 3.0, 7.0, ("nvml",))
+    assert found.linger_ms == AgentSettings().linger_ms
+
+
+def test_the_environment_has_lists_and_truths_as_text() -> None:
+    found = load(
+        None,
+        env={
+            "PACELINE_SOURCES": "nic, kernel-log",
+            "PACELINE_SOCKET_UIDS": "1000,1001",
+            "PACELINE_STAMP_ARRIVAL": "yes",
+            "PACELINE_SOCKET": "",
+        },
+    )
+    assert found.sources == ("nic", "kernel-log")
+    assert found.socket_uids == (1000, 1001)
+    assert found.stamp_arrival is True
+    assert found.socket == ""
+
+
+def test_producer_properties_are_texts_under_their_full_names(config: Path) -> None:
+    config.write_text(
+        '[agent.kafka]\nsecurity.protocol = "ssl"\n"ssl.ca.location" = "/ca"\nenable.ssl.certificate.verification = true\n'
+    )
+    assert load(config).kafka == {
+        "security.protocol": "ssl",
+        "ssl.ca.location": "/ca",
+        "enable.ssl.certificate.verification": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[agent]\ntick = 2\n", "did you mean tick_s"),
+        ("[agent]\ntick_s = 0\n", "tick_s is 0"),
+        ("[agent]\ntick_s = nan\n", "tick_s is nan"),
+        ("[agent]\ntick_s = true\n", "give a number"),
+        ("[agent]\nqueue_messages = 1.5\n", "give a whole number"),
+        ("[agent]\nqueue_messages = 3\n", "give 100 or more"),
+        ("[agent]\ntick_s = 0.1\n", "must not be above tick_s"),
+        ('[agent]\nsources = ["nvml", "tea-leaves"]\n', "known are kernel-log"),
+        ('[agent]\nsources = ["nvml", "nvml"]\n', "twice"),
+        ('[agent]\nstamp_arrival = "perhaps"\n', "give true or false"),
+        ("[agent]\nkafka = 3\n", "give a table of texts"),
+        ("agent = 3\n", "write \\[agent\\]"),
+        ("[agent\n", "is no TOML"),
+        ('[agent]\nbootstrap_servers = " "\n', "host:port"),
+    ],
+)
+def test_what_does_not_hold_is_one_line_that_says_what_to_write(config: Path, text: str, says: str) -> None:
+    config.write_text(text)
+    with pytest.raises(SettingsError, match=says) as caught:
+        load(config)
+    assert "\n" not in str(caught.value).partition(" is no TOML")[0]
+
+
+@pytest.mark.parametrize("overrides", [{"tick": 1}, {"tick_s": "soon"}, {"sources": 3}])
+def test_flags_are_checked_like_the_file(overrides: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        load(None, overrides)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path / "none.toml")
