@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -38,19 +39,36 @@ def op_trace(
 
 @import_app.command("steps")
 def steps(
-    logs: Annotated[list[Path], typer.Argument(help="Trainer logs: one, or one per rank.")],
+    logs: Annotated[list[Path], typer.Argument(help="Trainer logs: one of the job, or one per rank.")],
     output: _Output,
-    job: Annotated[Optional[Path], typer.Option(help="TOML description of the job, for MFU.")] = None,  # noqa: UP045
+    job: Annotated[Optional[Path], typer.Option(help="TOML description of the job, for MFU and stages.")] = None,  # noqa: UP045
+    zone: Annotated[str, typer.Option(help="Zone of times that are printed without one.")] = "UTC",
 ) -> None:
     """Trainer logs: Megatron-LM, torchtitan, NeMo, DeepSpeed and others."""
-    from paceline.import_steps import ImportStepsError, import_steps
+    import time
+    import zoneinfo
 
+    from agents.importers.job_file import JobFileError, load_job_file
+    from agents.importers.op_trace import ImportFailedError
+    from agents.importers.step_logs import Report, step_log_records
+    from schemas.fleet import Job, RankPlacement
+
+    report = Report()
     try:
-        report = import_steps(logs, output, job)
-    except (ImportStepsError, OSError) as error:
+        described = load_job_file(job, time.time_ns()) if job is not None else []
+        records = step_log_records(
+            logs,
+            job=next((record for record in described if isinstance(record, Job)), None),
+            placements=[record for record in described if isinstance(record, RankPlacement)],
+            zone=zoneinfo.ZoneInfo(zone),
+            report=report,
+        )
+        _write(output, records)
+    except (ImportFailedError, JobFileError, OSError, ValueError, zoneinfo.ZoneInfoNotFoundError) as error:
         typer.echo(f"paceline: {error}", err=True)
         raise typer.Exit(2) from None
-    typer.echo(report, err=True)
+    counts = " ".join(f"{name}={count}" for name, count in asdict(report).items() if count)
+    typer.echo(f"{counts} in {output}", err=True)
 
 
 def _write(output: Path, records: Iterable[tuple[int, Record]]) -> int:
