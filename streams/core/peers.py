@@ -44,7 +44,8 @@ def leave_one_out_median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     middle = count // 2
     if count % 2 == 0:
         # One of the two middle ones is left when any other is taken out.
-        return np.where(place < middle, ranked[middle], ranked[middle - 1])
+        left: NDArray[np.float64] = np.where(place < middle, ranked[middle], ranked[middle - 1])
+        return left
     below = (ranked[middle] + ranked[middle + 1]) / 2
     at = (ranked[middle - 1] + ranked[middle + 1]) / 2
     above = (ranked[middle - 1] + ranked[middle]) / 2

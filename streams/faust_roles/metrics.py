@@ -34,6 +34,38 @@ class WorkerMetrics:
             "paceline_event_time_seconds", "Event time of a partition.", ["role", "partition"], registry=self.registry
         )
 
+        labels = ["role", "partition"]
+        self._snapshot_bytes = Gauge(
+            "paceline_snapshot_bytes", "Packed size of the last snapshot.", labels, registry=self.registry
+        )
+        self._snapshot_plain_bytes = Gauge(
+            "paceline_snapshot_plain_bytes", "Size of the last snapshot unpacked.", labels, registry=self.registry
+        )
+        self._snapshot_seconds = Gauge(
+            "paceline_snapshot_pause_seconds", "How long the last one held the loop.", labels, registry=self.registry
+        )
+        self._snapshots = Counter("paceline_snapshots", "Whole snapshots written.", labels, registry=self.registry)
+        self._restore_seconds = Gauge(
+            "paceline_restore_seconds", "How long the last restore took.", labels, registry=self.registry
+        )
+
+    def snapshot_taken(self, partition: int, seconds: float) -> None:
+        """State was copied out of an engine."""
+        self._snapshot_seconds.labels(self._role, str(partition)).set(seconds)
+
+    def snapshot_packed(self, partition: int, plain_bytes: int, packed_bytes: int) -> None:
+        """A snapshot is ready to be written."""
+        self._snapshot_plain_bytes.labels(self._role, str(partition)).set(plain_bytes)
+        self._snapshot_bytes.labels(self._role, str(partition)).set(packed_bytes)
+
+    def snapshot_written(self, partition: int) -> None:
+        """A snapshot is whole."""
+        self._snapshots.labels(self._role, str(partition)).inc()
+
+    def restored(self, partition: int, seconds: float) -> None:
+        """An engine took its state from a snapshot."""
+        self._restore_seconds.labels(self._role, str(partition)).set(seconds)
+
     def serve(self, port: int) -> int:
         """Serve the page; returns the port."""
         server, _ = start_http_server(port, registry=self.registry)
