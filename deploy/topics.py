@@ -19,10 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
-from schemas.topics import TOPICS
+from schemas.topics import SNAPSHOT_CHANGELOGS, TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from schemas.topics import Topic
 
@@ -43,12 +43,30 @@ class TopicDrift:
     what: str
 
 
+def _wanted() -> dict[str, dict[str, str]]:
+    """Configuration by topic name: the table's topics, and the changelogs of the workers' state."""
+    wanted = {topic.name: _config(topic) for topic in TOPICS}
+    for name in SNAPSHOT_CHANGELOGS:
+        wanted[name] = {
+            # Compacted and never deleted: a changelog that retention emptied cannot be recovered from.
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "max.message.bytes": "1048588",
+            # Small segments let compaction keep what a restart has to read small.
+            "segment.bytes": str(32 * 1024 * 1024),
+            "segment.ms": "600000",
+            "min.cleanable.dirty.ratio": "0.2",
+        }
+    return wanted
+
+
 def _config(topic: Topic) -> dict[str, str]:
     config = {
         "cleanup.policy": "delete",
         "retention.ms": str(topic.retention_ms),
         "compression.type": "producer",
-        "max.message.bytes": "1048588",
+        # Kafka's own default; original bytes come back with headers around them, perhaps packed less well.
+        "max.message.bytes": "1048588" if topic.records else "2097176",
     }
     if topic.role in {"telemetry", "jobs", "reference"}:
         # Event time is in the payload; the append time is what a record's event time is judged by.
@@ -74,32 +92,23 @@ def apply_topics(bootstrap_servers: str, partitions: int, replication: int, has_
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     try:
         existing = set(admin.list_topics(timeout=_TIMEOUT_S).topics)
-        missing = [topic for topic in TOPICS if topic.name not in existing]
-        if not has_admin:
-            for topic in missing:
-                _ask_for(admin, topic.name)
-            return [topic.name for topic in missing]
-        made = (
-            admin.create_topics(
-                [
-                    NewTopic(
-                        topic.name, num_partitions=partitions, replication_factor=replication, config=_config(topic)
-                    )
-                    for topic in missing
-                ],
-                request_timeout=_TIMEOUT_S,
-            )
-            if missing
-            else {}
-        )
-        for name, future in made.items():
-            try:
-                future.result(timeout=_TIMEOUT_S)
-            except KafkaException as error:
-                raise TopicSetupError(f"{name}: {error.args[0].str()}") from None
+        missing = {name: config for name, config in _wanted().items() if name not in existing}
+        if has_admin and missing:
+            asked = [
+                NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
+                for name, config in missing.items()
+            ]
+            for name, future in admin.create_topics(asked, request_timeout=_TIMEOUT_S).items():
+                try:
+                    future.result(timeout=_TIMEOUT_S)
+                except KafkaException as error:
+                    raise TopicSetupError(f"{name}: {error.args[0].str()}") from None
+        elif not has_admin:
+            for name in missing:
+                _ask_for(admin, name)
     except KafkaException as error:
         raise TopicSetupError(f"{bootstrap_servers}: {error.args[0].str()}") from None
-    return [topic.name for topic in missing]
+    return list(missing)
 
 
 def _ask_for(admin: AdminClient, name: str) -> None:
@@ -121,25 +130,25 @@ def check_topics(bootstrap_servers: str) -> list[TopicDrift]:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     try:
         existing = admin.list_topics(timeout=_TIMEOUT_S).topics
-        drift = [TopicDrift(topic.name, "is missing") for topic in TOPICS if topic.name not in existing]
-        present = [topic for topic in TOPICS if topic.name in existing]
-        counts = {topic.name: len(existing[topic.name].partitions) for topic in present}
+        wanted = _wanted()
+        drift = [TopicDrift(name, "is missing") for name in wanted if name not in existing]
+        counts = {name: len(existing[name].partitions) for name in wanted if name in existing}
         usual = max(set(counts.values()), key=list(counts.values()).count, default=0)
         drift += [TopicDrift(n, f"has {c} partitions, the others {usual}") for n, c in counts.items() if c != usual]
-        drift += _config_drift(admin, present)
+        drift += _config_drift(admin, {name: wanted[name] for name in counts})
     except KafkaException as error:
         raise TopicSetupError(f"{bootstrap_servers}: {error.args[0].str()}") from None
     return drift
 
 
-def _config_drift(admin: AdminClient, topics: Sequence[Topic]) -> list[TopicDrift]:
-    if not topics:
+def _config_drift(admin: AdminClient, wanted: Mapping[str, dict[str, str]]) -> list[TopicDrift]:
+    if not wanted:
         return []
-    resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
     drift = []
-    for resource, future in admin.describe_configs(list(resources), request_timeout=_TIMEOUT_S).items():
+    for resource, future in admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
         actual = future.result(timeout=_TIMEOUT_S)
-        for name, wanted in _config(resources[resource]).items():
-            if name in actual and actual[name].value != wanted:
-                drift.append(TopicDrift(resource.name, f"{name} is {actual[name].value}, the table says {wanted}"))
+        for name, value in wanted[resource.name].items():
+            if name in actual and actual[name].value != value:
+                drift.append(TopicDrift(resource.name, f"{name} is {actual[name].value}, the table says {value}"))
     return drift

@@ -32,12 +32,6 @@ app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 
 
-def fail(text: str) -> typer.Exit:
-    """One line on stderr and exit status 2."""
-    typer.echo(f"paceline: {text}", err=True)
-    return typer.Exit(2)
-
-
 @app.command()
 def demo(
     duration: Annotated[float, typer.Option(help="Seconds that the fleet runs with faults.")] = 60.0,
@@ -93,11 +87,16 @@ def decode(
     json: Annotated[bool, typer.Option("--json", help="NDJSON, which is what comes out anyway.")] = True,  # noqa: ARG001
 ) -> None:
     """One file of raw telemetry to records, as NDJSON."""
+    raise typer.Exit(_decode(kind, file))
+
+
+def _decode(kind: str, file: str) -> int:
     from agents.decode import driver
 
     if kind not in driver.DECODERS:
-        raise fail(f"no kind {kind!r}; there are {', '.join(sorted(driver.DECODERS))}")
-    raise typer.Exit(driver.run(kind, file, sys.stdout.buffer, sys.stderr))
+        typer.echo(f"paceline: no kind {kind!r}; there are {', '.join(sorted(driver.DECODERS))}", err=True)
+        return 2
+    return driver.run(kind, file, sys.stdout.buffer, sys.stderr)
 
 
 @app.command()
@@ -116,17 +115,18 @@ def replay(
 
 @app.command()
 def simulate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Archive to write.")],
-    duration: Annotated[float, typer.Option(help="Seconds of the fleet's time.")] = 60.0,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Archive to write.")] = None,  # noqa: UP045
+    bootstrap: Annotated[Optional[str], typer.Option(help="Publish to these brokers until stopped instead.")] = None,  # noqa: UP045
+    duration: Annotated[float, typer.Option(help="Seconds of the fleet's time; published, of one round.")] = 60.0,
     nodes: Annotated[int, typer.Option(help="Nodes of 8 GPUs.")] = 8,
     seed: Annotated[int, typer.Option(help="Draws where faults are, and the noise.")] = 0,
     scenario: Annotated[str, typer.Option(help="Name or TOML file.")] = "mixed",
     truth_file: Annotated[Optional[Path], typer.Option(help="Write the injected truth here.")] = None,  # noqa: UP045
 ) -> None:
-    """A labelled synthetic fleet as an archive."""
+    """A labelled synthetic fleet as an archive, or published to brokers in real time."""
     from paceline.simulate_command import simulate_command
 
-    raise typer.Exit(simulate_command(output, duration, nodes, seed, scenario, truth_file))
+    raise typer.Exit(simulate_command(output, bootstrap, duration, nodes, seed, scenario, truth_file))
 
 
 @app.command()
@@ -144,7 +144,24 @@ def doctor(
 
 def main() -> None:
     """Entry point of the command."""
+    if (status := _decoded_at_once(sys.argv[1:])) is not None:
+        sys.exit(status)
     app()
+
+
+def _decoded_at_once(arguments: list[str]) -> int | None:
+    """The status of a plain `decode KIND FILE`; None for all else.
+
+    Typer checks arguments with pydantic, whose import alone takes longer than most files.
+    """
+    plain = [argument for argument in arguments[1:] if argument != "--json"]
+    is_plain = len(plain) == 2 and not any(argument.startswith("-") and argument != "-" for argument in plain)
+    if arguments[:1] != ["decode"] or not is_plain:
+        return None
+    try:
+        return _decode(*plain)
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -44,6 +44,9 @@ SETTLE_NS = 3_000_000_000
 MIN_DURATION_S = 20.0
 """Below this a fault lasts too short for a fair rule to see it."""
 
+_RUN_IN_S = 3.0
+"""Faults come this much later: the jobs' starts and masked first steps would hide the first one of a short demo."""
+
 _QUIET_TAIL_S = 12.0
 """The fleet runs on for this long without faults, so that what was said last can settle."""
 
@@ -152,12 +155,15 @@ def run_demo(options: DemoOptions, view: DemoView) -> DemoResult:
     """
     if options.duration_s < MIN_DURATION_S:
         raise DemoError(f"--duration {options.duration_s:g} is too short; take at least {MIN_DURATION_S:g} s")
-    scenario = _with_quiet_tail(
+    scenario = _with_quiet_ends(
         default_scenario(
             nodes=options.nodes, duration_s=options.duration_s, seed=options.seed, scenario=options.scenario
         )
     )
     _check_size(scenario, options)
+    if options.truth_file is not None:
+        # Tried now: a minute later is late to learn that it cannot be written.
+        _write_truth(options.truth_file, b"")
     if options.bootstrap_servers is not None:
         return _run_on(options.bootstrap_servers, True, scenario, options, view)
     with open_broker(options.broker) as broker:
@@ -165,13 +171,16 @@ def run_demo(options: DemoOptions, view: DemoView) -> DemoResult:
         return _run_on(broker.bootstrap_servers, broker.has_admin, scenario, options, view)
 
 
-def _with_quiet_tail(scenario: Scenario) -> Scenario:
-    """The same faults at the same times, and a while of running on after them."""
-    total_s = scenario.duration_s + _QUIET_TAIL_S
-    share = scenario.duration_s / total_s
+def _with_quiet_ends(scenario: Scenario) -> Scenario:
+    """The same faults for the same time, after a run-in and before a while of running on."""
+    total_s = _RUN_IN_S + scenario.duration_s + _QUIET_TAIL_S
+
+    def share(of_faults: float) -> float:
+        return (_RUN_IN_S + of_faults * scenario.duration_s) / total_s
+
     faults = tuple(
         fault.model_copy(
-            update={"onset": fault.onset * share, "end": fault.end if fault.kind == "xid79" else fault.end * share}
+            update={"onset": share(fault.onset), "end": fault.end if fault.kind == "xid79" else share(fault.end)}
         )
         for fault in scenario.faults
     )
@@ -236,7 +245,7 @@ def _play(
     start_ns = time.time_ns() + 500_000_000
     truths = truth(scenario, start_ns)
     if options.truth_file is not None:
-        options.truth_file.write_bytes(b"".join(orjson.dumps(t) + b"\n" for t in truths))
+        _write_truth(options.truth_file, b"".join(orjson.dumps(t) + b"\n" for t in truths))
     stop = threading.Event()
     published: list[int] = []
     gpus: dict[str, int] = {}
@@ -264,6 +273,13 @@ def _play(
         view.close()
     publisher.flush(5.0)
     return DemoResult(truths, heard, judge(truths, heard), gpus, sum(published))
+
+
+def _write_truth(path: Path, lines: bytes) -> None:
+    try:
+        path.write_bytes(lines)
+    except OSError as error:
+        raise DemoError(f"--truth-file {path}: {error.strerror}") from None
 
 
 def _observed(

@@ -46,7 +46,7 @@ def demo_command(
         return 130
     except (DemoError, ScenarioError, BrokerError, TopicSetupError, ChildFailedError) as error:
         view.close()
-        console.print(f"paceline demo: {error}", markup=False)
+        console.print(f"paceline demo: {error}", markup=False, soft_wrap=True)
         return 2
     print_result(console, result)
     if as_json:

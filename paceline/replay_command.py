@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from typing import TYPE_CHECKING
 
 import typer
-from pydantic import ValidationError
 
 from schemas.archive import NotAnArchiveError, read_archive
-from schemas.fleet import Policy
+from streams.core.policy_file import load_policy
 from streams.replay import Problems, Summary, ndjson_line, replay
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ __all__ = ["replay_command"]
 def replay_command(archive: Path, as_json: bool, summary: bool, site_id: str, policy_file: Path | None) -> int:
     """Replay; 0 when all of it could be read, 2 when not. Without an option it is a summary."""
     try:
-        policy = _load_policy(policy_file, site_id) if policy_file is not None else None
+        policy = load_policy(policy_file, site_id) if policy_file is not None else None
     except ValueError as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
@@ -73,22 +71,3 @@ def _print_summary(told: Summary, stream: object) -> None:
         say(f"         {command.kind} {command.when.replace('_', ' ')}: {command.target.name()}: {command.reason}")
     if not any(command.kind in {"cordon_node", "drain_node"} for command in told.commands):
         say("nobody would have been cordoned or drained")
-
-
-def _load_policy(path: Path, site_id: str) -> Policy:
-    """A policy from TOML.
-
-    Raises:
-        ValueError: it cannot be read or is no policy; the text says where.
-    """
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from None
-    try:
-        return Policy.model_validate(
-            {"policy_version": path.stem, "site_id": site_id, "effective_from_ns": 0, **fields}
-        )
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

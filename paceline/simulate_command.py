@@ -1,40 +1,140 @@
-"""`paceline simulate`: a labelled synthetic fleet as an archive."""
+"""`paceline simulate`: a labelled synthetic fleet as an archive, or published to brokers in real time until stopped.
+
+A published fleet plays its scenario again and again. Each round is as after a reboot of everything: new agent sessions,
+boot ids and epochs, so that nothing of it is taken for a repeat of the last. It registers no policy and starts no worker.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import typer
 
+from agents.publisher import KafkaPublisher, PublisherSettings
 from agents.simulation.delivery import deliver
 from agents.simulation.errors import ScenarioError
 from agents.simulation.fleet_run import simulate
+from agents.simulation.player import play
 from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
 from schemas.archive import ArchiveWriter
+from schemas.fleet import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["simulate_command"]
+    from agents.simulation.scenario import Scenario
+    from schemas.base import Record
+
+__all__ = ["in_round", "simulate_command"]
 
 _START_NS = 1_767_225_600_000_000_000
 """2026-01-01: where a simulated archive's time begins, so that equal arguments give equal bytes."""
 
 
 def simulate_command(
-    output: Path, duration_s: float, nodes: int, seed: int, scenario_name: str, truth_file: Path | None
+    output: Path | None,
+    bootstrap_servers: str | None,
+    duration_s: float,
+    nodes: int,
+    seed: int,
+    scenario_name: str,
+    truth_file: Path | None,
 ) -> int:
-    """Write the archive, and the truth where asked; 2 when the scenario cannot be met."""
+    """Write the archive or publish the fleet, and write the truth where asked.
+
+    Returns:
+        0; 1 when brokers did not take all records; 2 when the scenario cannot be met, or where to is not said.
+    """
     try:
         scenario = default_scenario(nodes=nodes, duration_s=duration_s, seed=seed, scenario=scenario_name)
-        with ArchiveWriter.open(output, partitions=4) as archive:
-            for arrival_ns, record in deliver(simulate(scenario, _START_NS), seed=seed):
-                archive.write(record, arrival_ns)
-        if truth_file is not None:
-            truth_file.write_bytes(b"".join(truth_lines(truth(scenario, _START_NS))))
+        if output is not None and bootstrap_servers is None:
+            return _write(output, scenario, truth_file)
+        if bootstrap_servers is not None and output is None:
+            return _publish(bootstrap_servers, scenario, truth_file)
     except (ScenarioError, OSError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
+    typer.echo("paceline: give either --output FILE or --bootstrap HOST:PORT", err=True)
+    return 2
+
+
+def _write(output: Path, scenario: Scenario, truth_file: Path | None) -> int:
+    with ArchiveWriter.open(output, partitions=4) as archive:
+        for arrival_ns, record in deliver(simulate(scenario, _START_NS), seed=scenario.seed):
+            archive.write(record, arrival_ns)
+    if truth_file is not None:
+        truth_file.write_bytes(b"".join(truth_lines(truth(scenario, _START_NS))))
     typer.echo(f"{archive.lines} records in {output}", err=True)
     return 0
+
+
+def _publish(bootstrap_servers: str, scenario: Scenario, truth_file: Path | None) -> int:
+    """Play rounds until SIGTERM or SIGINT."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    publisher = KafkaPublisher(PublisherSettings(bootstrap_servers, client_id="paceline-simulate"))
+    rounds = 0
+    try:
+        while not stopped.is_set():
+            rounds += 1
+            _play_round(scenario, publisher, stopped, truth_file)
+    finally:
+        left = publisher.flush(10.0)
+        publisher.close()
+    given_up = left + publisher.dropped
+    typer.echo(f"{sum(publisher.delivered.values())} records in {rounds} rounds, {given_up} given up", err=True)
+    return 1 if given_up else 0
+
+
+def _play_round(
+    scenario: Scenario, publisher: KafkaPublisher, stopped: threading.Event, truth_file: Path | None
+) -> None:
+    start_ns = time.time_ns()
+    if truth_file is not None:
+        with truth_file.open("ab") as lines:
+            lines.writelines(truth_lines(truth(scenario, start_ns)))
+    running: dict[str, Job] = {}
+    play(
+        _noted(in_round(deliver(simulate(scenario, start_ns), seed=scenario.seed), start_ns), running),
+        publisher,
+        stopped,
+    )
+    # A job of which nobody says that it ended would be waited for.
+    for job in running.values():
+        ended = {"state": "ended", "version": job.version + 1, "effective_from_ns": time.time_ns()}
+        publisher.publish(job.model_copy(update=ended))
+
+
+def in_round(events: Iterator[tuple[int, Record]], start_ns: int) -> Iterator[tuple[int, Record]]:
+    """Records of a simulated run as those of the round that starts at a time: sessions, boots and epochs of its own.
+
+    A run depends on its seed alone, so that without this a second one repeats the first, number by number.
+    """
+    epoch = start_ns // 1_000_000_000
+    suffix = f"-{epoch}"
+    for due_ns, record in events:
+        update: dict[str, str | int] = {}
+        for name in ("agent_session", "boot_id"):
+            value = getattr(record, name, None)
+            if value is not None:
+                update[name] = value + suffix
+        if hasattr(record, "epoch"):
+            update["epoch"] = epoch
+        yield due_ns, record.model_copy(update=update) if update else record
+
+
+def _noted(events: Iterator[tuple[int, Record]], running: dict[str, Job]) -> Iterator[tuple[int, Record]]:
+    """The events as they pass by, with the jobs that run noted."""
+    for due_ns, record in events:
+        if isinstance(record, Job):
+            if record.state == "running":
+                running[record.job_id] = record
+            else:
+                running.pop(record.job_id, None)
+        yield due_ns, record

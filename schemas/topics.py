@@ -21,7 +21,7 @@ from schemas.steps import CollectiveDigest, RankProgress, StepTiming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEAD_LETTER", "LATE", "TOPICS", "Topic", "topic_named", "topic_of"]
+__all__ = ["DEAD_LETTER", "LATE", "SNAPSHOT_CHANGELOGS", "TOPICS", "Topic", "app_id", "topic_named", "topic_of"]
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -102,6 +102,15 @@ TOPICS: tuple[Topic, ...] = (
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 _BY_FAMILY = {topic.family: topic for topic in TOPICS}
 _BY_RECORD = {record: topic for topic in TOPICS for record in topic.records}
+
+
+def app_id(role: str) -> str:
+    """The Faust app id and consumer group of a role."""
+    return f"paceline-{role}"
+
+
+SNAPSHOT_CHANGELOGS = tuple(f"{app_id(role)}-snapshots-changelog" for role in ("telemetry", "jobs", "decisions"))
+"""Compacted topics of the workers' state, partitioned like what each role reads."""
 
 DEAD_LETTER = _BY_FAMILY["dead-letter"]
 LATE = _BY_FAMILY["late"]

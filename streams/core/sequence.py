@@ -32,7 +32,7 @@ class OrderedSources(Generic[T]):
         remembered: how many passed-over numbers a source remembers, to tell late records from repeats.
     """
 
-    def __init__(self, patience_ns: int = 5_000_000_000, remembered: int = 1024) -> None:
+    def __init__(self, patience_ns: int = 10_000_000_000, remembered: int = 1024) -> None:
         self._patience_ns = patience_ns
         self._remembered = remembered
         self._sources: dict[str, _Source[T]] = {}
@@ -94,13 +94,25 @@ class OrderedSources(Generic[T]):
             state.next_seq = lowest
         return released
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes; waiting items are passed through as they are."""
+    def waiting(self) -> list[T]:
+        """Items that are held for a missing number, by source and number."""
+        return [
+            self._sources[name].waiting[seq][1]
+            for name in sorted(self._sources)
+            for seq in sorted(self._sources[name].waiting)
+        ]
+
+    def snapshot(self, with_waiting: bool = True) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_waiting: whether items that wait are part of it, as they are; false where they will come again.
+        """
         return {
             name: [
                 state.next_seq,
                 state.latest_ns,
-                sorted((seq, at, item) for seq, (at, item) in state.waiting.items()),
+                sorted((seq, at, item) for seq, (at, item) in state.waiting.items()) if with_waiting else [],
                 sorted(state.passed_over),
             ]
             for name, state in sorted(self._sources.items())

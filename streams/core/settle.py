@@ -70,12 +70,20 @@ class SettledOrder(Generic[T]):
             released.append(item)
         return released
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes; held items are passed through as they are."""
+    def held(self) -> list[T]:
+        """Items that have not settled, in order."""
+        return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2])]
+
+    def snapshot(self, with_held: bool = True) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_held: whether items that are held are part of it, as they are; false where they will come again.
+        """
         return {
             "marks": dict(sorted(self._marks.items())),
             "left_out": sorted(self._left_out),
-            "held": sorted(self._heap, key=lambda entry: entry[:2]),
+            "held": sorted(self._heap, key=lambda entry: entry[:2]) if with_held else [],
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:

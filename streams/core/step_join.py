@@ -106,6 +106,18 @@ class _Open:
     first_offset: int = 2**63
 
 
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A closed step: the ranks that were missing, which are few, or those that were in while nobody knows the members."""
+
+    step: int
+    ranks: frozenset[int]
+    are_missing: bool
+
+    def had(self, ranks: set[int]) -> bool:
+        return not (ranks & self.ranks) if self.are_missing else ranks <= self.ranks
+
+
 class StepJoin:
     """Joins the steps of one epoch of one job."""
 
@@ -113,7 +125,7 @@ class StepJoin:
         self._config = config or StepJoinConfig()
         self._open: dict[int, _Open] = {}
         self._last_closed: int | None = None
-        self._recent: deque[tuple[int, frozenset[int]]] = deque(maxlen=self._config.remembered_steps)
+        self._recent: deque[_Closed] = deque(maxlen=self._config.remembered_steps)
         self._step_times_us: deque[int] = deque(maxlen=33)
         self.repeats = 0
 
@@ -131,10 +143,9 @@ class StepJoin:
         """
         ranks = set(timing.rank)
         if self._last_closed is not None and timing.step <= self._last_closed:
-            for step, closed_ranks in self._recent:
-                if step == timing.step and ranks <= closed_ranks:
-                    self.repeats += 1
-                    return True
+            if any(closed.step == timing.step and closed.had(ranks) for closed in self._recent):
+                self.repeats += 1
+                return True
             return False
         state = self._open.setdefault(timing.step, _Open())
         state.first_offset = min(state.first_offset, offset)
@@ -170,7 +181,9 @@ class StepJoin:
                 break
             del self._open[step]
             self._last_closed = step
-            self._recent.append((step, frozenset(state.ranks)))
+            self._recent.append(
+                _Closed(step, members - state.ranks, True) if members else _Closed(step, frozenset(state.ranks), False)
+            )
             whole = self._assemble(step, state, expected, members)
             if whole.step_time_us is not None:
                 self._step_times_us.append(whole.step_time_us)
@@ -210,12 +223,23 @@ class StepJoin:
             first_offset=state.first_offset,
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes; open timings are passed through as records."""
+    @property
+    def first_open_offset(self) -> int | None:
+        """Lowest offset of a record that is in an open step."""
+        return min((state.first_offset for state in self._open.values()), default=None)
+
+    def snapshot(self, with_open: bool = True) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_open: whether the records of open steps are part of it, as they are; false where they will come again.
+        """
         return {
-            "open": {step: [state.first_offset, list(state.timings)] for step, state in sorted(self._open.items())},
+            "open": {step: [state.first_offset, list(state.timings)] for step, state in sorted(self._open.items())}
+            if with_open
+            else {},
             "last_closed": self._last_closed,
-            "recent": [(step, sorted(ranks)) for step, ranks in self._recent],
+            "recent": [[closed.step, sorted(closed.ranks), closed.are_missing] for closed in self._recent],
             "step_times_us": list(self._step_times_us),
         }
 
@@ -232,7 +256,8 @@ class StepJoin:
         }
         self._last_closed = snapshot["last_closed"]
         self._recent = deque(
-            ((step, frozenset(ranks)) for step, ranks in snapshot["recent"]), maxlen=self._config.remembered_steps
+            (_Closed(step, frozenset(ranks), are_missing) for step, ranks, are_missing in snapshot["recent"]),
+            maxlen=self._config.remembered_steps,
         )
         self._step_times_us = deque(snapshot["step_times_us"], maxlen=33)
 

@@ -27,17 +27,18 @@ class CommandDesk:
         self._site_id = site_id
         self._sequence: dict[str, int] = {}
 
-    def command(self, incident: OpenIncident, remedy: Remedy, at_ns: int, roster: Roster) -> Command | None:
+    def command(
+        self, incident: OpenIncident, remedy: Remedy, at_ns: int, roster: Roster, attempt: int
+    ) -> Command | None:
         """The command that a remedy asks for, or None when the culprit gives it no target."""
         target = _target(incident, remedy)
         if target is None or remedy.kind is None:
             return None
         policy = roster.policy
-        mode = policy.mode_by_kind.get(remedy.kind, policy.mode) if policy is not None else "observe"
         name = target.name()
         sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
         return Command(
-            command_id=deterministic_id("cmd", incident.incident_id, remedy.kind, name, 1),
+            command_id=deterministic_id("cmd", incident.incident_id, remedy.kind, name, attempt),
             site_id=self._site_id,
             kind=remedy.kind,
             target=target,
@@ -50,7 +51,9 @@ class CommandDesk:
             decided_at_ns=at_ns,
             expires_at_ns=at_ns + remedy.term_ns,
             sequence=sequence,
-            mode=mode,
+            attempt=attempt,
+            # Commands are not signed yet, and what is not signed may not be carried out: whatever the policy says.
+            mode="observe",
             when=remedy.when,
             taint=remedy.taint,
             reason=incident.summary,

@@ -16,9 +16,18 @@ from schemas.remediation import Incident
 if TYPE_CHECKING:
     from schemas.findings import Finding
 
-__all__ = ["IncidentBook", "OpenIncident"]
+__all__ = ["Asked", "IncidentBook", "OpenIncident"]
 
 _MAX_FINDINGS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command that an incident has asked for."""
+
+    command_id: str
+    expires_at_ns: int
+    attempt: int
 
 
 @dataclass(slots=True)
@@ -36,9 +45,10 @@ class OpenIncident:
     evidence: list[Evidence] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     slowdown: float | None = None
-    commands: dict[str, str] = field(default_factory=dict)
-    """Command id by kind of command: each kind is asked for once."""
+    commands: dict[str, Asked] = field(default_factory=dict)
+    """By kind of command: a kind is asked for again only when the last one has expired and the fault came anew."""
     summary: str = ""
+    is_published: bool = False
 
     def join(self, finding: Finding) -> None:
         """A finding is explained by this incident's cause."""
@@ -77,6 +87,12 @@ class IncidentBook:
         self._open[component] = incident
         return incident
 
+    def rename(self, component: str, to: str) -> None:
+        """Go on under another name of the same component, unless that one has an incident already."""
+        if component in self._open and to not in self._open:
+            incident = self._open[to] = self._open.pop(component)
+            incident.component = to
+
     def close(self, component: str) -> OpenIncident:
         """Take a resolved incident out of the book."""
         return self._open.pop(component)
@@ -85,6 +101,7 @@ class IncidentBook:
         self, incident: OpenIncident, state: str, at_ns: int, advice: str, gpu_hours_lost: float | None = None
     ) -> Incident:
         """The transition of an incident as it is published."""
+        incident.is_published = True
         return Incident(
             incident_id=incident.incident_id,
             site_id=self._site_id,
@@ -119,5 +136,6 @@ class IncidentBook:
         for fields in snapshot:
             culprit = Subject.model_validate(fields["culprit"]) if fields["culprit"] is not None else None
             evidence = [Evidence.model_validate(place) for place in fields["evidence"]]
-            incident = OpenIncident(**{**fields, "culprit": culprit, "evidence": evidence})
+            commands = {kind: Asked(**asked) for kind, asked in fields["commands"].items()}
+            incident = OpenIncident(**{**fields, "culprit": culprit, "evidence": evidence, "commands": commands})
             self._open[incident.component] = incident

@@ -36,10 +36,14 @@ class DeviceNames:
     def __init__(self) -> None:
         self._uuid_by_address: dict[tuple[str, str], str] = {}
         self._roster_version = -1
+        self.newly: list[tuple[str, str, str]] = []
+        """(node id, address, UUID) learnt since the reader last emptied it."""
 
     def learn(self, node_id: str | None, gpu_uuid: str | None, pci_bus_id: str | None) -> None:
         """Two names were seen together."""
         if node_id and gpu_uuid and pci_bus_id:
+            if self._uuid_by_address.get((node_id, pci_bus_id)) != gpu_uuid:
+                self.newly.append((node_id, pci_bus_id, gpu_uuid))
             self._uuid_by_address[(node_id, pci_bus_id)] = gpu_uuid
 
     def learn_roster(self, roster: Roster) -> None:

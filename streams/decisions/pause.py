@@ -8,7 +8,7 @@ tolerance belong together. Without a transmitter the storm is unlocalised: nobod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Subject
 
@@ -81,7 +81,7 @@ class PauseJudge:
         for finding in due:
             if self._is_received(finding) and not self._sources:
                 self._sources[finding.finding_id] = UNLOCALISED
-                victims = tuple(sorted(f.finding_id for f in self._standing.values() if self._is_received(f)))
+                victims = self._victims()
                 verdicts.append(
                     PauseVerdict(
                         UNLOCALISED,
@@ -101,7 +101,7 @@ class PauseJudge:
         return resolved
 
     def is_victim(self, node_id: str | None, at_ns: int) -> bool:
-        """Whether a node received pause around a time while a source was known."""
+        """Whether a node received pause around a time: then its slowness may be the fabric's."""
         if node_id is None:
             return False
         standing = any(
@@ -114,11 +114,35 @@ class PauseJudge:
         )
         return standing or over
 
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes; standing findings are passed through as records."""
+        return {
+            "standing": [self._standing[name] for name in sorted(self._standing)],
+            "due": dict(sorted(self._due.items())),
+            "sources": dict(sorted(self._sources.items())),
+            "ended": [list(entry) for entry in self._ended],
+            "resolved": [list(entry) for entry in self._resolved],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._standing = {finding.finding_id: finding for finding in snapshot["standing"]}
+        self._due = dict(snapshot["due"])
+        self._sources = dict(snapshot["sources"])
+        self._ended = [(node, onset, end) for node, onset, end in snapshot["ended"]]
+        self._resolved = [(component, at) for component, at in snapshot["resolved"]]
+
     @staticmethod
     def _is_received(finding: Finding) -> bool:
         """Whether a host's port is stopped by this: received at the NIC, or transmitted to it by the switch."""
         from_host = finding.subject.switch_id is None
         return finding.kind == ("pfc_pause" if from_host else "pfc_pause_transmit")
+
+    def _victims(self) -> tuple[str, ...]:
+        """Findings of stopped ports; a link is counted once, from its host's end where the host reports."""
+        received = [f for f in self._standing.values() if self._is_received(f)]
+        of_hosts = [f for f in received if f.subject.switch_id is None]
+        return tuple(sorted(f.finding_id for f in of_hosts or received))
 
     def _source(self, finding: Finding) -> PauseVerdict | None:
         if self._is_received(finding):
@@ -133,7 +157,7 @@ class PauseJudge:
             return None
         if not from_host and self._seen_by_host(finding):
             return None
-        victims = tuple(sorted(f.finding_id for f in self._standing.values() if self._is_received(f)))
+        victims = self._victims()
         who = f"{subject.node_id or subject.switch_id} {subject.device or ''} port {subject.port}"
         return PauseVerdict(
             f"port:{subject.node_id or subject.switch_id}/{subject.device}/{subject.port}",

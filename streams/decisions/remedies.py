@@ -120,4 +120,7 @@ def remedy_for_code(source: str, code: int) -> Remedy | None:
     if act is None:
         return None
     kind, level, when, term_ns = act
+    if entry.severity != "fatal" and level != "job":
+        # One kind of evidence, and not a fatal one, costs nobody a node or a GPU.
+        return None
     return Remedy("catalogue", kind, level, when, term_ns)

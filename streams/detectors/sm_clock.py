@@ -126,12 +126,12 @@ class SmClock:
             severity="info",
             event_time_ns=now_ns,
             onset_ns=onset_ns,
-            explanation=f"busy at {clock_mhz} MHz, limit {limit_mhz} MHz"
+            explanation=f"busy at {clock_mhz} MHz, limit {min(limit_mhz or limits.ceiling_mhz, limits.ceiling_mhz):.0f} MHz"
             if edge == "open"
             else f"clock is back at {clock_mhz} MHz",
             values={
                 "sm_clock_mhz": clock_mhz,
-                "limit_mhz": limit_mhz,
+                "limit_mhz": min(limit_mhz, limits.ceiling_mhz) if limit_mhz is not None else None,
                 "peer_median_mhz": peer_mhz,
                 "clock_event_reasons_mask": value(frame.clock_event_reasons_mask, index),
             },

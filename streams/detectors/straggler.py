@@ -25,6 +25,7 @@ import numpy as np
 from schemas.findings import Subject
 from streams.core.peers import group_by_key, log_ratio_to_peers
 from streams.core.statement import Rule
+from streams.core.step_join import instances
 from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
@@ -222,17 +223,42 @@ class Straggler:
         """Suspects who wait longer than their stage's median: those are held up themselves, so their time is not own."""
         wait = step.columns["wait_us"]
         own = step.own_us
-        excused = set()
+        excused: set[int] = set()
+        if not suspects:
+            return excused
         for group in Straggler._peers(step, roster):
             known = group[~np.isnan(wait[group])]
             if known.size < 2:
                 continue
             median_wait = float(np.median(wait[known]))
             margin_us = 0.05 * float(np.nanmedian(own[group]))
+            awaited = Straggler._awaited(step, group)
             for position in known.tolist():
-                if int(step.rank[position]) in suspects and wait[position] > 1.5 * median_wait + margin_us:
+                held_up = wait[position] > 1.5 * median_wait + margin_us and position not in awaited
+                if held_up and int(step.rank[position]) in suspects:
                     excused.add(int(step.rank[position]))
         return excused
+
+    @staticmethod
+    def _awaited(step: ClosedStep, group: NDArray[np.int64]) -> set[int]:
+        """Positions of those whom their peers wait for where they meet, if their own time was measured in its parts.
+
+        Such a rank may wait long for another stage as well: that does not make its measured parts another's.
+        """
+        columns = step.columns
+        parts = columns["compute_us"] + np.nan_to_num(columns["host_us"]) + np.nan_to_num(columns["data_us"])
+        awaited = set()
+        for collective in step.collectives.values():
+            for members in instances(collective):
+                meeting = np.intersect1d(members, group, assume_unique=True)
+                if meeting.size < 3:
+                    continue
+                duration = collective.duration_us[meeting]
+                last = int(meeting[int(np.argmin(duration))])
+                # A reported own time above its parts may hold waiting that no part names. NaN compares as false.
+                if duration.min() < 0.9 * np.median(duration) and step.own_us[last] <= 1.01 * parts[last]:
+                    awaited.add(last)
+        return awaited
 
     def _note_candidates(self, step: ClosedStep, hitting: set[int]) -> None:
         """When the present run of hits of each rank began; a run ends after three recorded steps without one."""
@@ -255,19 +281,29 @@ class Straggler:
         limits: StragglerThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
+        present = step.rank.tolist()
         for key in sorted(self._open):
             standing = self._open[key]
             members = set(standing.subject["ranks"])
-            standing.quiet = 0 if members & (hitting | suspects) else standing.quiet + 1
+            if members & (hitting | suspects):
+                standing.quiet = 0
+            elif not members.isdisjoint(present):
+                standing.quiet += 1
             if standing.quiet >= limits.quiet_steps:
                 del self._open[key]
-                yield self._finding(step, roster, members, "cleared", standing.onset_ns, log_ratio, scale, evidence)
+                subject = Subject.model_validate(standing.subject["named"])
+                yield self._finding(
+                    step, roster, subject, members, "cleared", standing.onset_ns, log_ratio, scale, evidence
+                )
         standing_ranks = {rank for standing in self._open.values() for rank in standing.subject["ranks"]}
         for members in self._units(step, roster, suspects - standing_ranks, log_ratio):
             onset_ns = min(self._candidates.get(rank, step.event_time_ns) for rank in members)
             key = ",".join(map(str, sorted(members)))
-            self._open[key] = _Standing(onset_ns, 0, {"ranks": sorted(members)})
-            yield self._finding(step, roster, members, "open", onset_ns, log_ratio, scale, evidence)
+            subject = self._subject(step, roster, members)
+            # The name it was opened under: by the time it is cleared ranks may be missing and seats have changed.
+            named = subject.model_dump(exclude_none=True)
+            self._open[key] = _Standing(onset_ns, 0, {"ranks": sorted(members), "named": named})
+            yield self._finding(step, roster, subject, members, "open", onset_ns, log_ratio, scale, evidence)
         self.named = frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])
 
     @staticmethod
@@ -303,6 +339,7 @@ class Straggler:
         self,
         step: ClosedStep,
         roster: JobRoster,
+        subject: Subject,
         members: set[int],
         state: str,
         onset_ns: int,
@@ -334,7 +371,6 @@ class Straggler:
         if step.step_time_us is not None:
             values["step_time_us"] = step.step_time_us
         word = "is slower than its peers" if state == "open" else "keeps pace again"
-        subject = self._subject(step, roster, members)
         who = f"rank {min(members)}" if len(members) == 1 else f"ranks {', '.join(map(str, sorted(members)))}"
         return self._rule.finding(
             "straggler",
@@ -382,8 +418,9 @@ class Straggler:
                 gpu_uuid=seat.gpu_uuid if seat is not None else None,
                 pci_bus_id=seat.pci_bus_id if seat is not None else None,
             )
+        of_nodes = {rank for rank, node in zip(step.rank.tolist(), step.node_id, strict=True) if node in nodes}
         return Subject(
-            level="node" if len(nodes) == 1 else "rank_group",
+            level="node" if len(nodes) == 1 and of_nodes == members else "rank_group",
             job_id=step.job_id,
             ranks=tuple(ordered),
             node_id=min(nodes) if len(nodes) == 1 else None,
@@ -436,7 +473,7 @@ class Straggler:
         """Plain data that `restore` takes."""
         charts = self._charts
         return {
-            "charts": {name: getattr(charts, name).tolist() for name in _Charts.__slots__},
+            "charts": {name: getattr(charts, name).copy() for name in _Charts.__slots__},
             "open": {key: [s.onset_ns, s.quiet, s.subject] for key, s in sorted(self._open.items())},
             "candidates": dict(sorted(self._candidates.items())),
             "insufficient_ns": self._insufficient_ns,

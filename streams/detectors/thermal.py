@@ -74,7 +74,9 @@ class ThermalViolation:
             violation_ns = state.minute.add(now_ns, increase_ns)
             sku = frame.sku[index] if frame.sku is not None else None
             limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
-            edge = state.edge.update(now_ns, violation_ns > limits.violation_ns)
+            # The window itself is the quiet minute: an open statement stands until nothing is left in it.
+            holds = violation_ns > (0 if state.edge.is_open else limits.violation_ns)
+            edge = state.edge.update(now_ns, holds, quiet_ns=0)
             if edge is None:
                 continue
             onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()

@@ -1,6 +1,6 @@
 """Xid and SXid codes, read by the catalogue.
 
-Fatal codes are critical and the worst of them urgent, degraded ones are warnings; all others, unknown codes and lines
+Fatal codes are critical and urgent, degraded ones are warnings; all others, unknown codes and lines
 that a user process may have written are observed only. Equal codes of one device within
 a minute are one episode: the first opens it, and nothing more is said until it has been quiet for the minute.
 """
@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from schemas.findings import Evidence, Finding
     from streams.core.roster import Roster
 
-__all__ = ["URGENT_XIDS", "XidCodes"]
+__all__ = ["XidCodes"]
 
 RULE = "xid"
-
-URGENT_XIDS = frozenset({48, 79})
-"""Codes after which a node is not trusted with another step: uncorrectable memory error, and GPU off the bus."""
 
 _SEVERITY = {"fatal": "critical", "degraded": "warning", "app": "info", "info": "info"}
 
@@ -72,7 +69,7 @@ class XidCodes:
             severity=severity,
             event_time_ns=now_ns,
             onset_ns=now_ns,
-            urgent=event.trusted and event.source == "xid" and event.code in URGENT_XIDS,
+            urgent=severity == "critical",
             explanation=self._explanation(event, entry.name if entry is not None else None),
             values={
                 "code": event.code,

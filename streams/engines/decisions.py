@@ -9,29 +9,41 @@ the order of the log, at once. All others are taken when every detector partitio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Evidence, Finding, ProgressMark, Subject
 from schemas.remediation import Decision
+from schemas.topics import topic_of
 from streams.core.settle import SettledOrder
 from streams.decisions.attribution import attribute
 from streams.decisions.commands import CommandDesk
-from streams.decisions.incidents import IncidentBook, OpenIncident
+from streams.decisions.incidents import Asked, IncidentBook, OpenIncident
 from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.pause import PauseJudge
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from schemas.base import Record
     from streams.core.position import Position
     from streams.core.roster import Roster
 
-__all__ = ["EVIDENCE_NS", "DecisionsEngine"]
+__all__ = ["DEFAULT_SETTLE_NS", "EVIDENCE_NS", "DecisionsEngine"]
+
+_TOPIC = topic_of(Finding).name
 
 EVIDENCE_NS = 5_000_000_000
 """Tolerance within which evidence of several nodes or switches belongs together."""
 
-_DEFAULT_SETTLE_NS = 10_000_000_000
+DEFAULT_SETTLE_NS = 10_000_000_000
+"""How long a finding is held past its time where no policy says otherwise."""
+
+_TAKEN_NS = 6 * 3_600_000_000_000
+"""How long a finding is remembered as taken: far longer than a restart makes a detector say again what it said."""
+
+_TAKEN_CHECK = 1024
+
 _DEVICE_KINDS = frozenset({"thermal_violation", "sm_clock"})
 
 
@@ -50,19 +62,25 @@ class DecisionsEngine:
     def __init__(self, site_id: str, roster: Roster) -> None:
         self._site_id = site_id
         self._roster = roster
-        self._settled: SettledOrder[tuple[Finding, Evidence | None]] = SettledOrder(_DEFAULT_SETTLE_NS)
+        self._settled: SettledOrder[tuple[Finding, Evidence | None]] = SettledOrder(DEFAULT_SETTLE_NS)
         self._names = DeviceNames()
         self._observations = Observations()
         self._book = IncidentBook(site_id)
         self._desk = CommandDesk(site_id)
         self._pause = PauseJudge(EVIDENCE_NS)
         self._waiting: list[_Waiting] = []
-        self._taken: set[tuple[str, str]] = set()
+        self._taken: dict[str, int] = {}
         self._journal_sequence = 0
+        self._folded = -1
 
     def on_record(self, record: Record, position: Position | None = None) -> list[Record]:
         """Take one record of the findings topic, and return journal entries, incidents and commands."""
         source = position.evidence() if position is not None else None
+        if position is not None and position.offset <= self._folded:
+            # It comes again after a restart, because it was held: nothing is released before all of those are back.
+            if isinstance(record, Finding) and not record.urgent and _edge(record) not in self._taken:
+                self._settled.add(record.event_time_ns, _edge(record), (record, source))
+            return []
         outputs: list[Record] = []
         if isinstance(record, ProgressMark):
             self._settled.mark(f"{record.role}-{record.partition}", record.mark_ns)
@@ -70,7 +88,7 @@ class DecisionsEngine:
             if record.urgent:
                 outputs += self._take(record, source, "urgent")
             else:
-                self._settled.add(record.event_time_ns, f"{record.finding_id}:{record.state}", (record, source))
+                self._settled.add(record.event_time_ns, _edge(record), (record, source))
         return outputs + self._settle()
 
     def flush(self) -> list[Record]:
@@ -80,7 +98,7 @@ class DecisionsEngine:
 
     def _settle(self, everything: bool = False) -> list[Record]:
         policy = self._roster.policy
-        self._settled.settle_ns = policy.settle_ns if policy is not None else _DEFAULT_SETTLE_NS
+        self._settled.settle_ns = policy.settle_ns if policy is not None else DEFAULT_SETTLE_NS
         outputs: list[Record] = []
         for finding, source in self._settled.release(everything):
             outputs += self._decide_waiting(finding.event_time_ns)
@@ -91,12 +109,10 @@ class DecisionsEngine:
         return outputs + self._decide_waiting(self._settled.settled_ns)
 
     def _take(self, finding: Finding, source: Evidence | None, lane: str) -> list[Record]:
-        identity = (finding.finding_id, finding.state)
-        if identity in self._taken:
+        if _edge(finding) in self._taken:
             return []
-        self._taken.add(identity)
-        self._names.learn(finding.subject.node_id, finding.subject.gpu_uuid, finding.subject.pci_bus_id)
-        self._names.learn_roster(self._roster)
+        self._remember(finding)
+        self._learn(finding.subject)
         followed: list[Record] = []
         if finding.kind in {"xid", "sxid", "uncorrectable_ecc"}:
             followed = self._on_device_fault(finding)
@@ -110,6 +126,24 @@ class DecisionsEngine:
         ids = tuple(_identity(record) for record in followed)
         entry = self._entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, ids)
         return [entry, *followed]
+
+    def _remember(self, finding: Finding) -> None:
+        self._taken[_edge(finding)] = finding.event_time_ns
+        if len(self._taken) > _TAKEN_CHECK and len(self._taken) % _TAKEN_CHECK == 0:
+            oldest_ns = max(self._taken.values()) - _TAKEN_NS
+            self._taken = {edge: at for edge, at in self._taken.items() if at >= oldest_ns}
+
+    def _learn(self, subject: Subject) -> None:
+        """Take names seen together; what is open under a device's address goes on under its UUID."""
+        self._names.learn(subject.node_id, subject.gpu_uuid, subject.pci_bus_id)
+        self._names.learn_roster(self._roster)
+        for node_id, address, gpu_uuid in self._names.newly:
+            known, better = f"gpu:{node_id}/{address}", f"gpu:{node_id}/{gpu_uuid}"
+            self._book.rename(known, better)
+            for waiting in self._waiting:
+                if waiting.component == known:
+                    waiting.component = better
+        self._names.newly = []
 
     def _on_device_fault(self, finding: Finding) -> list[Record]:
         """A code or an uncorrectable error: the failure table or the catalogue knows what to do."""
@@ -132,7 +166,10 @@ class DecisionsEngine:
         if remedy is None:
             return []
         outranks = remedy.kind == "cordon_node" and "cordon_node" not in incident.commands
-        if opened or outranks or incident.cause_class in {"compute", "clock", "host", "data"}:
+        again = (
+            remedy.kind in incident.commands and finding.event_time_ns > incident.commands[remedy.kind].expires_at_ns
+        )
+        if opened or outranks or again or incident.cause_class in {"compute", "clock", "host", "data"}:
             incident.cause_class = remedy.cause_class
             incident.summary = finding.explanation
             return self._order(incident, remedy, finding.event_time_ns)
@@ -160,17 +197,16 @@ class DecisionsEngine:
         incident = self._book.on(component)
         if finding.state == "cleared":
             return self._on_recovery(finding, component, incident)
-        outputs: list[Record] = []
         if incident is None:
+            # Published only once its cause is decided: until then nobody is a culprit.
             incident = self._book.open(component, "compute", finding.subject, finding)
             incident.summary = finding.explanation
             incident.values = dict(finding.values)
-            outputs.append(self._book.record(incident, "open", finding.event_time_ns, "", None))
         incident.join(finding)
         incident.slowdown = finding.slowdown
         incident.job_id = finding.job_id
         self._waiting.append(_Waiting(finding.event_time_ns + EVIDENCE_NS, finding, component))
-        return outputs
+        return []
 
     def _on_recovery(self, finding: Finding, component: str, incident: OpenIncident | None) -> list[Record]:
         if incident is None or finding.finding_id not in incident.findings:
@@ -180,6 +216,8 @@ class DecisionsEngine:
             # The pace came back because the node is out, or in spite of it: that closes nothing.
             return []
         self._book.close(component)
+        if not incident.is_published:
+            return []
         lost = self._gpu_hours_lost(incident, finding.event_time_ns)
         return [self._book.record(incident, "resolved", finding.event_time_ns, "", lost)]
 
@@ -255,11 +293,15 @@ class DecisionsEngine:
         outputs: list[Record] = [
             self._book.record(incident, "open", at_ns, advice, self._gpu_hours_lost(incident, at_ns))
         ]
-        if remedy.kind is None or remedy.kind in incident.commands:
+        if remedy.kind is None:
             return outputs
-        command = self._desk.command(incident, remedy, at_ns, self._roster)
+        asked = incident.commands.get(remedy.kind)
+        if asked is not None and at_ns <= asked.expires_at_ns:
+            return outputs
+        attempt = asked.attempt + 1 if asked is not None else 1
+        command = self._desk.command(incident, remedy, at_ns, self._roster, attempt)
         if command is not None:
-            incident.commands[remedy.kind] = command.command_id
+            incident.commands[remedy.kind] = Asked(command.command_id, command.expires_at_ns, attempt)
             outputs.append(command)
         return outputs
 
@@ -283,6 +325,43 @@ class DecisionsEngine:
         hours = max(0, now_ns - incident.onset_ns) / 3.6e12
         return float(gpus * hours * min(1.0, excess / step_time)) if gpus else None
 
+    def resume_offsets(self) -> dict[str, int]:
+        """By topic, the lowest offset of a finding that is held: it is not in the snapshot and must come again."""
+        offsets = [source.offset for _, source in self._settled.held() if source is not None]
+        return {_TOPIC: min(offsets)} if offsets else {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes, without the findings that are held."""
+        return {
+            "settled": self._settled.snapshot(with_held=False),
+            "names": self._names.snapshot(),
+            "observations": self._observations.snapshot(),
+            "book": self._book.snapshot(),
+            "desk": self._desk.snapshot(),
+            "pause": self._pause.snapshot(),
+            "waiting": [[waiting.due_ns, waiting.finding, waiting.component] for waiting in self._waiting],
+            "taken": dict(sorted(self._taken.items())),
+            "journal_sequence": self._journal_sequence,
+        }
+
+    def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:
+        """Replace the state by a snapshot's.
+
+        Args:
+            snapshot: what `snapshot` gave.
+            folded: by topic, the last offset that had been taken; records up to it are held again and no more.
+        """
+        self._folded = folded.get(_TOPIC, -1)
+        self._settled.restore(snapshot["settled"])
+        self._names.restore(snapshot["names"])
+        self._observations.restore(snapshot["observations"])
+        self._book.restore(snapshot["book"])
+        self._desk.restore(snapshot["desk"])
+        self._pause.restore(snapshot["pause"])
+        self._waiting = [_Waiting(due_ns, finding, component) for due_ns, finding, component in snapshot["waiting"]]
+        self._taken = dict(snapshot["taken"])
+        self._journal_sequence = snapshot["journal_sequence"]
+
     def _entry(
         self,
         action: str,
@@ -303,6 +382,11 @@ class DecisionsEngine:
             source=source,
             followed=followed,
         )
+
+
+def _edge(finding: Finding) -> str:
+    """A finding's opening and its clearing are two statements under one id."""
+    return f"{finding.finding_id}:{finding.state}"
 
 
 def _identity(record: Record) -> str:

@@ -26,6 +26,8 @@ from streams.detectors.mfu import MfuRules, step_utilisation
 from streams.detectors.straggler import Straggler
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from schemas.base import Record
     from streams.core.position import Position
     from streams.core.roster import JobRoster, Roster
@@ -61,6 +63,7 @@ class JobsEngine:
         self._pacer = MarkPacer()
         self._late: list[tuple[Record, Position]] = []
         self._swept_ns = 0
+        self._folded = -1
 
     @property
     def repeats(self) -> int:
@@ -79,6 +82,9 @@ class JobsEngine:
             if not state.join.add(record, position.offset):
                 self._late.append((record, position))
         elif not isinstance(record, RankProgress):
+            return []
+        if position.offset <= self._folded:
+            # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
         self._clock.observe(f"{record.job_id}/{record.node_id}", record.event_time_ns)
         outputs: list[Record] = []
@@ -153,23 +159,34 @@ class JobsEngine:
         self._clock.forget_idle()
         return [ProgressMark(site_id=self._site_id, role="jobs", partition=self._partition, mark_ns=mark_ns)]
 
+    def resume_offsets(self) -> dict[str, int]:
+        """By topic, the lowest offset of a record in an open step: it is not in the snapshot and must come again."""
+        open_offsets = [at for state in self._jobs.values() if (at := state.join.first_open_offset) is not None]
+        return {_TOPIC: min(open_offsets)} if open_offsets else {}
+
     def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes; open timings are passed through as records."""
+        """Plain data that `restore` takes, without the records of open steps."""
         return {
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
             "swept_ns": self._swept_ns,
             "jobs": {
                 f"{job_id}\x1f{epoch}": {
-                    "join": state.join.snapshot(),
+                    "join": state.join.snapshot(with_open=False),
                     **{name: getattr(state, name).snapshot() for name in state.rules},
                 }
                 for (job_id, epoch), state in sorted(self._jobs.items())
             },
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Replace the state by a snapshot's."""
+    def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:
+        """Replace the state by a snapshot's.
+
+        Args:
+            snapshot: what `snapshot` gave.
+            folded: by topic, the last offset that had been taken; records up to it fill open steps and no more.
+        """
+        self._folded = folded.get(_TOPIC, -1)
         self._clock.restore(snapshot["clock"])
         self._pacer.restore(snapshot["pacer"])
         self._swept_ns = snapshot["swept_ns"]

@@ -18,7 +18,8 @@ from schemas.topics import topic_of
 from streams.core.position import MAX_AHEAD_NS, ahead_of_append_ns
 from streams.core.roster import Roster
 from streams.core.settle import SettledOrder
-from streams.engines.decisions import DecisionsEngine
+from streams.core.step_join import StepJoinConfig
+from streams.engines.decisions import DEFAULT_SETTLE_NS, EVIDENCE_NS, DecisionsEngine
 from streams.engines.jobs import JobsEngine
 from streams.engines.telemetry import TelemetryEngine
 
@@ -45,7 +46,7 @@ class Pipeline:
         self._jobs: dict[int, JobsEngine] = {}
         self._decisions = DecisionsEngine(site_id, self._roster)
         self._ordered: SettledOrder[Record] = SettledOrder(settle_ns=0)
-        self._sequence = 0
+        self._order_span()
         self.counts: Counter[str] = Counter()
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
@@ -72,6 +73,7 @@ class Pipeline:
         else:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
+        self._order_span()
         return self._ordered.release()
 
     def flush(self) -> list[Record]:
@@ -86,6 +88,12 @@ class Pipeline:
             engine.repeats for engine in self._jobs.values()
         )
         return self._ordered.release(everything=True)
+
+    def _order_span(self) -> None:
+        """Hold outputs until nothing older can follow: late input, then the settling and evidence of decisions."""
+        policy = self._roster.policy
+        settle_ns = policy.settle_ns if policy is not None else DEFAULT_SETTLE_NS
+        self._ordered.settle_ns = StepJoinConfig().lateness_ns + settle_ns + EVIDENCE_NS
 
     def _publish(self, records: list[Record]) -> None:
         for record in records:
@@ -117,6 +125,7 @@ def _identity(record: Record) -> str:
     if isinstance(record, Command):
         return record.command_id
     if isinstance(record, Incident):
-        return f"{record.incident_id}:{record.state}:{record.cause_class}"
+        # All that a transition changes: two of one incident are held at once, and only a true repeat may be dropped.
+        return f"{record.incident_id}:{len(record.findings):02d}:{record.state}:{record.cause_class}:{record.summary}"
     assert isinstance(record, StepResult)
     return f"{record.job_id}/{record.epoch}/{record.step:012d}"

@@ -22,6 +22,8 @@ from streams.detectors.thermal import ThermalViolation
 from streams.detectors.xid import XidCodes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from schemas.base import Record
     from schemas.findings import Finding
     from streams.core.roster import Roster
@@ -110,10 +112,17 @@ class TelemetryEngine:
         self._clock.forget_idle()
         return [ProgressMark(site_id=self._site_id, role="telemetry", partition=self._partition, mark_ns=mark_ns)]
 
+    def resume_offsets(self) -> dict[str, int]:
+        """By topic, the lowest offset of a record that waits for a lost one: it is not in the snapshot."""
+        lowest: dict[str, int] = {}
+        for _, place in self._sources.waiting():
+            lowest[place.topic] = min(place.offset, lowest.get(place.topic, place.offset))
+        return lowest
+
     def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes; records that wait are passed through as they are."""
+        """Plain data that `restore` takes, without the records that wait for a lost one."""
         return {
-            "sources": self._sources.snapshot(),
+            "sources": self._sources.snapshot(with_waiting=False),
             "kernel_lines": self._kernel_lines.snapshot(),
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
@@ -122,8 +131,8 @@ class TelemetryEngine:
             "xid": self._xid.snapshot(),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Replace the state by a snapshot's."""
+    def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:  # noqa: ARG002
+        """Replace the state by a snapshot's; records that come again are told by their numbers."""
         self._sources.restore(snapshot["sources"])
         self._kernel_lines.restore(snapshot["kernel_lines"])
         self._clock.restore(snapshot["clock"])

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import faust
 
-from schemas.topics import TOPICS, topic_named
+from schemas.topics import TOPICS, app_id, topic_named
 from streams.core.roster import Roster
 from streams.engines.decisions import DecisionsEngine
 from streams.engines.jobs import JobsEngine
@@ -19,12 +23,15 @@ from streams.engines.telemetry import TelemetryEngine
 from streams.faust_roles.boundary import Boundary
 from streams.faust_roles.metrics import WorkerMetrics
 from streams.faust_roles.reference_feed import ReferenceFeed
+from streams.faust_roles.snapshot_table import SnapshotSlots
+from streams.faust_roles.state_keeper import StateKeeper
+from streams.faust_roles.transport import SnapshotTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streams.faust_roles.boundary import Engine
     from streams.faust_roles.settings import Role, WorkerSettings
+    from streams.faust_roles.state_keeper import Engine
 
 __all__ = ["INPUTS", "build_app"]
 
@@ -36,24 +43,6 @@ INPUTS: dict[Role, tuple[str, ...]] = {
 """Topic families that each role reads as a group; all topics of a role share one partition count."""
 
 
-class _Engines:
-    """Engines of the partitions that this worker has now."""
-
-    def __init__(self, make: Callable[[int], Engine]) -> None:
-        self._make = make
-        self._by_partition: dict[int, Engine] = {}
-
-    def of(self, partition: int) -> Engine:
-        engine = self._by_partition.get(partition)
-        if engine is None:
-            engine = self._by_partition[partition] = self._make(partition)
-        return engine
-
-    def drop(self, partitions: set[int]) -> None:
-        for partition in partitions:
-            self._by_partition.pop(partition, None)
-
-
 def build_app(settings: WorkerSettings) -> faust.App:
     """The app of a role, ready to be run by a Faust worker.
 
@@ -61,11 +50,14 @@ def build_app(settings: WorkerSettings) -> faust.App:
     the reference feed has caught up.
     """
     app = faust.App(
-        f"paceline-{settings.role}",
+        app_id(settings.role),
         broker=f"kafka://{settings.bootstrap_servers.replace(',', ';kafka://')}",
         store="memory://",
+        # Faust makes a data directory whether its store needs one or not.
+        datadir=str(Path(tempfile.gettempdir()) / f"{app_id(settings.role)}-{os.getpid()}"),
         # The Faust assignor, which keeps topics of one partition count together, is used only with tables or standbys.
         table_standby_replicas=1,
+        topic_partitions=settings.partitions,
         topic_allow_declare=False,
         topic_disable_leader=True,
         consumer_auto_offset_reset="earliest",
@@ -78,6 +70,9 @@ def build_app(settings: WorkerSettings) -> faust.App:
         producer_acks=-1,
         producer_linger=0.005,
         producer_max_batch_size=262_144,
+        # Counted before compression. What came in must go out as a dead letter, however large it unpacks to; what goes
+        # over the wire is bounded by the topic.
+        producer_max_request_size=2**31 - 1,
         producer_compression_type="zstd",
         consumer_group_instance_id=settings.instance_id or "",
         web_enabled=False,
@@ -86,9 +81,16 @@ def build_app(settings: WorkerSettings) -> faust.App:
         value_serializer="raw",
     )
     roster = Roster()
-    metrics = WorkerMetrics(settings.role)
-    engines = _Engines(_engine_factory(settings, roster))
-    boundary = Boundary(engines.of, _sender(app), metrics)
+    metrics = WorkerMetrics(settings.role, roster)
+    keeper = StateKeeper(
+        _engine_factory(settings, roster),
+        SnapshotSlots(app.Table("snapshots", partitions=settings.partitions, key_type=bytes, value_type=bytes)),
+        settings.snapshot_every_s,
+        time.monotonic,
+        metrics,
+    )
+    boundary = Boundary(keeper, _sender(app), metrics)
+    _resume_from_snapshots(app, settings, keeper)
     app.paceline_metrics = metrics
     app.paceline_ready = []
     _add_reference_feed(app, settings, roster)
@@ -96,11 +98,35 @@ def build_app(settings: WorkerSettings) -> faust.App:
         _add_agent(app, topic_named(family).name, boundary)
 
     async def drop_engines(_: Any, revoked: Any = None, **__: Any) -> None:
-        # The state of a partition that comes back is not what its committed offset says: it is built anew.
-        engines.drop({tp.partition for tp in revoked or ()})
+        # A partition that comes back may have been with another worker: its state is read from its snapshot anew.
+        keeper.drop({tp.partition for tp in revoked or ()})
+        metrics.forget({tp.partition for tp in revoked or ()})
 
     app.on_partitions_revoked.connect(drop_engines, weak=False)
     return app
+
+
+def _resume_from_snapshots(app: faust.App, settings: WorkerSettings, keeper: StateKeeper) -> None:
+    """Have partitions read from where their snapshots say.
+
+    A partition with commits but without a snapshot has lost its state: it is read from its beginning.
+    """
+    inputs = {topic_named(family).name for family in INPUTS[settings.role]}
+
+    async def restart_points(committed: dict[Any, int | None]) -> dict[Any, int]:
+        points = {}
+        for tp, offset in committed.items():
+            if tp.topic not in inputs:
+                continue
+            point = keeper.restart_offset(tp.partition, tp.topic)
+            if point is not None:
+                points[tp] = point
+            elif offset:
+                points[tp] = 0
+        return points
+
+    app.paceline_restart_points = restart_points
+    app.transport = SnapshotTransport(app.conf.broker_consumer, app, loop=app.loop)
 
 
 def _engine_factory(settings: WorkerSettings, roster: Roster) -> Callable[[int], Engine]:
@@ -142,6 +168,7 @@ def _add_reference_feed(app: faust.App, settings: WorkerSettings, roster: Roster
         await feed.ready.wait()
         while not app.consumer.assignment():  # noqa: ASYNC110 (Faust tells of it by no event that waits for recovery)
             await asyncio.sleep(0.1)
+        app.paceline_metrics.follow_ends(app.consumer.highwater)
         for announce in app.paceline_ready:
             with contextlib.suppress(OSError):
                 announce()

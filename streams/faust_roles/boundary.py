@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,42 +23,37 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
     from streams.faust_roles.metrics import WorkerMetrics
+    from streams.faust_roles.state_keeper import StateKeeper
 
-__all__ = ["Boundary", "Engine"]
+__all__ = ["Boundary"]
 
 _log = structlog.get_logger(__name__)
 EXIT_DEAD_LETTER_FAILED = 70
-
-
-class Engine(Protocol):
-    """What a role's engine offers to the boundary."""
-
-    def on_record(self, record: Record, position: Position) -> list[Record]:
-        """Take one record, and return what is to be published."""
-        ...
 
 
 class Boundary:
     """Feeds one role's engines.
 
     Args:
-        engine_of: the engine of a partition.
+        keeper: the engines of this worker's partitions.
         send: publishes (topic, key, value, headers) and returns once the broker has confirmed it.
         metrics: what is counted.
     """
 
     def __init__(
         self,
-        engine_of: Callable[[int], Engine],
+        keeper: StateKeeper,
         send: Callable[[str, bytes | None, bytes | None, list[tuple[str, bytes]]], Awaitable[None]],
         metrics: WorkerMetrics,
     ) -> None:
-        self._engine_of = engine_of
+        self._keeper = keeper
         self._send = send
         self._metrics = metrics
 
     async def on_message(self, raw: Any) -> None:
         """Process one message of Faust: never raises."""
+        self._metrics.taken(raw.topic, raw.partition, raw.offset)
+        self._keeper.begin(raw.partition)
         try:
             outputs = await self._process(raw)
             await self._publish(outputs)
@@ -69,6 +64,11 @@ class Boundary:
         except Exception as error:  # noqa: BLE001 (the boundary: whatever it is, the bytes are kept)
             _log.exception("record could not be processed", topic=raw.topic, offset=raw.offset)
             await self._dead_letter(raw, "processing_failed", f"{type(error).__name__}: {error}")
+        self._keeper.finish(raw.partition, raw.topic, raw.offset)
+        try:
+            self._keeper.advance_snapshot(raw.partition)
+        except Exception:  # noqa: BLE001 (an older snapshot still counts; the age of it is a metric)
+            _log.exception("snapshot failed", topic=raw.topic, partition=raw.partition)
 
     async def _process(self, raw: Any) -> list[Record]:
         topic = topic_named(raw.topic)
@@ -85,9 +85,9 @@ class Boundary:
         if raw.key is not None and topic.key(record).encode() != raw.key:
             text = f"the record is of {topic.key(record)!r} and was published under the key {raw.key!r}"
             raise InvalidRecordError(text)
-        engine = self._engine_of(raw.partition)
+        engine = self._keeper.engine(raw.partition)
         outputs = engine.on_record(record, position)
-        self._metrics.record_in(topic.family)
+        self._metrics.record_in(topic.family, record, raw.partition, engine)
         take_late = getattr(engine, "take_late", None)
         if take_late is not None and take_late():
             # A record turns out to be late when it is offered, so the late one is this one.
@@ -106,11 +106,17 @@ class Boundary:
 
     async def _dead_letter(self, raw: Any, reason: str, text: str) -> None:
         self._metrics.dead_letter(reason)
+        # The client sends no message that has neither key nor value.
+        key = b"" if raw.key is None and raw.value is None else raw.key
         try:
-            await self._send(DEAD_LETTER.name, raw.key, raw.value, self._origin(raw, reason, text))
-        except Exception:  # noqa: BLE001
+            await self._send(DEAD_LETTER.name, key, raw.value, self._origin(raw, reason, text))
+        except Exception as error:  # noqa: BLE001
             _log.critical(
-                "dead letter could not be written; ending so that the offset is not committed", topic=raw.topic
+                "dead letter could not be written; ending so that the offset is not committed",
+                topic=raw.topic,
+                partition=raw.partition,
+                offset=raw.offset,
+                error=f"{type(error).__name__}: {error}",
             )
             os._exit(EXIT_DEAD_LETTER_FAILED)
 
@@ -122,5 +128,5 @@ class Boundary:
             ("dlq.offset", str(raw.offset).encode()),
             ("dlq.timestamp_ms", str(round((raw.timestamp or 0) * 1000)).encode()),
             ("dlq.reason", reason.encode()),
-            ("dlq.text", text.encode()[:1000]),
+            ("dlq.text", text.encode(errors="replace")[:1000].decode(errors="ignore").encode()),
         ]

@@ -21,6 +21,8 @@ class WorkerSettings:
         site_id: the site whose records are read; findings carry it.
         instance_id: static group membership, so that a restart within the session time does not move partitions.
         metrics_port: where Prometheus scrapes; 0 takes a free port, None serves nothing.
+        partitions: partition count of the role's topics and of its snapshots.
+        snapshot_every_s: seconds between snapshots of a partition's state.
         session_timeout_s: how long a dead worker keeps its partitions. 15 s: a control loop cannot wait Faust's minute.
     """
 
@@ -29,4 +31,6 @@ class WorkerSettings:
     site_id: str
     instance_id: str | None = None
     metrics_port: int | None = None
+    partitions: int = 4
+    snapshot_every_s: float = 10.0
     session_timeout_s: float = 15.0

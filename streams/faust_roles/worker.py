@@ -7,11 +7,14 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from aiokafka.client import AIOKafkaClient
 
-from streams.faust_roles.app import build_app
+from schemas.topics import topic_named
+from streams.faust_roles.app import INPUTS, build_app
 
 if TYPE_CHECKING:
     from streams.faust_roles.settings import WorkerSettings
@@ -41,6 +44,7 @@ def run_worker(settings: WorkerSettings, announce: bool = False) -> int:
 
 
 async def _run(settings: WorkerSettings, announce: bool) -> int:
+    settings = replace(settings, partitions=await _partitions(settings))
     app = build_app(settings)
     if announce:
         app.paceline_ready.append(lambda: print(f'{{"ready":"{settings.role}"}}', flush=True))  # noqa: T201
@@ -68,3 +72,20 @@ async def _run(settings: WorkerSettings, announce: bool) -> int:
         _log.error("worker did not stop in time", role=settings.role)
         os._exit(1)
     return 0
+
+
+async def _partitions(settings: WorkerSettings) -> int:
+    """Partition count of the role's topics; waits until they exist, since the workers make none."""
+    topic = topic_named(INPUTS[settings.role][0]).name
+    client = AIOKafkaClient(bootstrap_servers=settings.bootstrap_servers)
+    await client.bootstrap()
+    try:
+        while True:
+            await client.add_topic(topic)
+            partitions = client.cluster.partitions_for_topic(topic)
+            if partitions:
+                return len(partitions)
+            _log.warning("waiting for topics", missing=[topic], advice="paceline topics apply")
+            await asyncio.sleep(1.0)
+    finally:
+        await client.close()

@@ -1,0 +1,99 @@
+"""Policy files: a site's policy read from TOML, with every name in it held against the rules there are.
+
+`schemas/data/policy-defaults.toml` lists every rule and threshold with its default and source; it is what names are
+checked against. A file states only what it changes. A misspelt rule, threshold or key is an error that says what there
+is, because it would change nothing and nobody would notice. What arrives as a record on the policy topic is not read
+here, and a newer writer's names pass there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from schemas.fleet import Policy, RulePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = ["default_policy_text", "known_thresholds", "load_policy"]
+
+_DEFAULTS = "policy-defaults.toml"
+
+
+def load_policy(path: Path, site_id: str) -> Policy:
+    """A site's policy from a TOML file.
+
+    Args:
+        path: the file.
+        site_id: the site, where the file names none.
+
+    Returns:
+        The policy; its version is the file's name unless the file gives one, and it is in force from the beginning of
+        time unless the file says otherwise.
+
+    Raises:
+        ValueError: it cannot be read, is no policy, or names what there is not; the text says where, in one line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    return _policy_of(text, str(path), path.stem, site_id)
+
+
+def default_policy_text() -> str:
+    """The packaged file of defaults: all rules, their thresholds, where those are from, and examples."""
+    return resources.files("schemas").joinpath("data", _DEFAULTS).read_text(encoding="utf-8")
+
+
+@cache
+def known_thresholds() -> dict[str, frozenset[str]]:
+    """Names of thresholds by rule; empty for a rule that can only be switched."""
+    rules = tomllib.loads(default_policy_text())["rules"]
+    return {name: frozenset(rule.get("thresholds", {})) for name, rule in rules.items()}
+
+
+def _policy_of(text: str, where: str, name: str, site_id: str) -> Policy:
+    try:
+        fields = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{where}: {error}") from None
+    _check_names(fields, where)
+    try:
+        return Policy.model_validate({"policy_version": name, "site_id": site_id, "effective_from_ns": 0, **fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _check_names(fields: dict[str, Any], where: str) -> None:
+    """Hold every name of a file against what there is.
+
+    Shapes are left to the model: what is no table is passed over here.
+    """
+    _check(fields, Policy.model_fields, where, "key")
+    for rule, setting in _table(fields.get("rules")).items():
+        thresholds = known_thresholds()
+        _check({rule}, thresholds, f"{where}: rules", "rule")
+        of_rule = f"{where}: rules.{rule}"
+        _check(_table(setting), RulePolicy.model_fields, of_rule, "key")
+        _check(_table(_table(setting).get("thresholds")), thresholds[rule], f"{of_rule}.thresholds", "threshold")
+        for sku, overrides in _table(_table(setting).get("per_sku")).items():
+            _check(_table(overrides), thresholds[rule], f"{of_rule}.per_sku.{sku}", "threshold")
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _check(names: Iterable[str], known: Iterable[str], where: str, word: str) -> None:
+    allowed = sorted(known)
+    for name in sorted(set(names) - set(allowed)):
+        there_is = f"there are {', '.join(allowed)}" if allowed else "there is none"
+        raise ValueError(f"{where}: no {word} {name}; {there_is}")

@@ -1,0 +1,169 @@
+"""Congestion: a NIC port that waits or is marked far more than the other ports of its node. An observation only.
+
+Compared is each port's rate with the median of the node's other ports of the same link layer, because no public limit
+exists for these counters and their level is a property of the fabric. In one frame only one node's ports are visible, so
+this cannot see that a whole node, rail or leaf is congested, nor who causes it: a port that waits is a victim as a rule.
+Ports that are down are no peers. The link layer is told by the counters: only Ethernet has those of RoCE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from schemas.findings import Subject
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.core.trailing import TrailingHits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import FabricFrame
+    from streams.core.roster import Roster
+
+__all__ = ["RULE", "Congestion", "CongestionThresholds"]
+
+RULE = "congestion"
+
+_WAIT = "port_xmit_wait"
+_ROCE = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
+_COUNTERS = (_WAIT, *_ROCE)
+
+
+@dataclass(frozen=True, slots=True)
+class CongestionThresholds:
+    """Thresholds of the rule. All are judgements: no public figure was found, sources ask for a local baseline.
+
+    Attributes:
+        factor: multiple of the peers' median rate above which a sample counts (ratio).
+        wait_ticks_per_s: a `port_xmit_wait` rate that never counts below. A tick is the vendor's, some nanoseconds.
+        packets_per_s: likewise for notification and marked packets.
+        peers: other ports that must tell their rate; with one, nobody can say which of the two is odd.
+        hits, span_ns: fires when the condition held in this many samples of the span.
+    """
+
+    factor: float = 10.0
+    wait_ticks_per_s: float = 1_000_000.0
+    packets_per_s: float = 1_000.0
+    peers: int = 2
+    hits: int = 3
+    span_ns: int = 5_000_000_000
+
+
+class _PortRate(SubjectState):
+    __slots__ = ("edge", "hits", "increase")
+
+    def __init__(self) -> None:
+        self.increase = CounterIncrease()
+        self.hits = TrailingHits(3, 5_000_000_000)
+        self.edge = EdgeState()
+
+
+class Congestion:
+    """Watches the waiting and marking of many nodes' ports."""
+
+    def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or CongestionThresholds()
+        self._states: Keyed[_PortRate] = Keyed(_PortRate)
+
+    def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a node come in the order of its event time. Switches' frames say nothing."""
+        if frame.view != "host":
+            return
+        limits = thresholds_for(self._defaults, roster.policy, RULE)
+        layers = [_link_layer(frame, index) for index in range(len(frame.device))]
+        for name in _COUNTERS:
+            column = frame.counters.get(name)
+            if column is None:
+                continue
+            rates = self._rates(frame, name, column)
+            for index, rate in rates.items():
+                peers = [
+                    rates[peer]
+                    for peer in rates
+                    if peer != index and layers[peer] == layers[index] and _is_up(frame, peer)
+                ]
+                peer_rate = median(peers) if peers and len(peers) >= limits.peers else None
+                yield from self._statement(frame, index, name, rate, peer_rate, limits, evidence)
+
+    def _rates(self, frame: FabricFrame, name: str, column: tuple[int | None, ...]) -> dict[int, float]:
+        """Increase per second by port; absent where the counter does not say."""
+        rates = {}
+        for index, count in enumerate(column):
+            if count is None:
+                continue
+            state = self._states[_key(frame, index, name)]
+            step = state.increase.read(frame.agent_session, frame.event_time_ns, count)
+            if step is not None and step[1] > 0:
+                rates[index] = step[0] * 1e9 / step[1]
+        return rates
+
+    def _statement(
+        self,
+        frame: FabricFrame,
+        index: int,
+        name: str,
+        rate: float,
+        peer_rate: float | None,
+        limits: CongestionThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        state = self._states[_key(frame, index, name)]
+        now_ns = frame.event_time_ns
+        floor = limits.wait_ticks_per_s if name == _WAIT else limits.packets_per_s
+        limit = max(floor, limits.factor * peer_rate) if peer_rate is not None else None
+        state.hits.configure(limits.hits, limits.span_ns)
+        holds = state.hits.add(now_ns, limit is not None and rate > limit)
+        edge = state.edge.update(now_ns, holds, state.hits.first_ns)
+        if edge is None:
+            return
+        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
+        assert onset_ns is not None
+        yield self._rule.finding(
+            f"congestion_{name}",
+            Subject(level="port", node_id=frame.node_id, device=frame.device[index], port=frame.port[index]),
+            state=edge,
+            severity="info",
+            event_time_ns=now_ns,
+            onset_ns=onset_ns,
+            explanation=f"{name} grows by {rate:.0f}/s, the node's other ports' by {peer_rate or 0:.0f}/s"
+            if edge == "open"
+            else f"{name} fell to {rate:.0f}/s",
+            values={
+                f"{name}_per_s": rate,
+                "peer_median_per_s": peer_rate,
+                "limit_per_s": limit,
+                "factor": limits.factor,
+                "peer": frame.peer[index] if frame.peer is not None else None,
+            },
+            evidence=evidence,
+        )
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._states.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._states.restore(snapshot)
+
+
+def _key(frame: FabricFrame, index: int, name: str) -> str:
+    return f"{frame.publisher_id}/{frame.device[index]}/{frame.port[index]}/{name}"
+
+
+def _is_up(frame: FabricFrame, index: int) -> bool:
+    word = frame.link_state[index] if frame.link_state is not None else None
+    return word is None or word.lower() in {"active", "up"}
+
+
+def _link_layer(frame: FabricFrame, index: int) -> str:
+    tells_roce = any((column := frame.counters.get(name)) is not None and column[index] is not None for name in _ROCE)
+    return "ethernet" if tells_roce else "infiniband"

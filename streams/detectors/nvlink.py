@@ -1,0 +1,138 @@
+"""NVLink errors: CRC errors of a GPU's links at a rate that costs throughput.
+
+It fires when the CRC counter (flit and data, all links of the GPU together) grew by more than 10 a second in 3 of 5
+samples. A rate and not a total: links correct single errors by replay, and old counts are no news. Passed over: a
+counter that begins anew, an agent that restarts, a single burst. Which of the GPU's links errs is not in the frames; a
+broken link also prints Xid 74 or 144 to 150, which the code rule reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.core.trailing import TrailingHits
+from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import GpuFrame
+    from streams.core.roster import Roster
+
+__all__ = ["RULE", "NvlinkErrors", "NvlinkThresholds"]
+
+RULE = "nvlink_errors"
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkThresholds:
+    """Thresholds of the rule.
+
+    Attributes:
+        crc_errors_per_s: CRC errors per second above which a sample counts. Sources disagree: AKS drains at any in a
+            minute, GCM fails above 0, DCGM warns from 1 a minute and fails from 100 a second. 10 a second is a judgement
+            between DCGM's two levels.
+        hits, span_ns: fires when the rate was above in this many samples of the span.
+    """
+
+    crc_errors_per_s: float = 10.0
+    hits: int = 3
+    span_ns: int = 5_000_000_000
+
+
+class _GpuLinks(SubjectState):
+    __slots__ = ("crc", "edge", "hits", "peak_per_s", "replay")
+
+    def __init__(self) -> None:
+        self.crc = CounterIncrease()
+        self.replay = CounterIncrease()
+        self.hits = TrailingHits(3, 5_000_000_000)
+        self.edge = EdgeState()
+        self.peak_per_s = 0.0
+
+
+class NvlinkErrors:
+    """Watches the NVLink counters of many nodes' GPUs."""
+
+    def __init__(self, site_id: str, defaults: NvlinkThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or NvlinkThresholds()
+        self._states: Keyed[_GpuLinks] = Keyed(_GpuLinks)
+
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a node come in the order of its event time."""
+        if frame.nvlink_crc_errors is None:
+            return
+        skus = frame.sku or (None,) * len(frame.gpu_uuid)
+        limits = {sku: thresholds_for(self._defaults, roster.policy, RULE, sku) for sku in {*skus, None}}
+        for index, count in enumerate(frame.nvlink_crc_errors):
+            if count is None:
+                continue
+            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
+            replays = value(frame.nvlink_replay_errors, index)
+            replay_per_s = _per_s(state.replay, frame, int(replays) if replays is not None else None)
+            crc_per_s = _per_s(state.crc, frame, count)
+            if crc_per_s is not None:
+                yield from self._statement(frame, index, state, crc_per_s, replay_per_s, limits[skus[index]], evidence)
+
+    def _statement(
+        self,
+        frame: GpuFrame,
+        index: int,
+        state: _GpuLinks,
+        crc_per_s: float,
+        replay_per_s: float | None,
+        limits: NvlinkThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        now_ns = frame.event_time_ns
+        above = crc_per_s > limits.crc_errors_per_s
+        if above:
+            state.peak_per_s = max(crc_per_s, state.peak_per_s)
+        state.hits.configure(limits.hits, limits.span_ns)
+        edge = state.edge.update(now_ns, state.hits.add(now_ns, above), state.hits.first_ns)
+        if edge is None:
+            return
+        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
+        assert onset_ns is not None
+        yield self._rule.finding(
+            "nvlink_errors",
+            gpu_subject(frame, index),
+            state=edge,
+            severity="warning",
+            event_time_ns=now_ns,
+            onset_ns=onset_ns,
+            explanation=f"{crc_per_s:.0f} NVLink CRC errors/s, limit {limits.crc_errors_per_s:.0f}"
+            if edge == "open"
+            else f"NVLink CRC errors fell to {crc_per_s:.0f}/s",
+            values={
+                "crc_errors_per_s": crc_per_s,
+                "replays_per_s": replay_per_s,
+                "limit_crc_errors_per_s": limits.crc_errors_per_s,
+                "peak_crc_errors_per_s": state.peak_per_s,
+            },
+            evidence=evidence,
+        )
+        if edge == "cleared":
+            state.peak_per_s = 0.0
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._states.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._states.restore(snapshot)
+
+
+def _per_s(counter: CounterIncrease, frame: GpuFrame, count: int | None) -> float | None:
+    """Errors per second since the last reading; None where this one is a baseline or unknown."""
+    step = counter.read(frame.agent_session, frame.event_time_ns, count)
+    return step[0] * 1e9 / step[1] if step is not None and step[1] > 0 else None

@@ -1,0 +1,244 @@
+"""PCIe link: a GPU that is connected by fewer lanes or at a lower speed than it could be, or whose link replays.
+
+`pcie_link` (warning): a width below the maximum, in two samples, at work or not; or a generation below the maximum, in 3
+of 5 samples **at work**: an idle link trains down to save power, and that is normal. `pcie_replay` (info): more replays
+in a minute than the bit error rate of the generation explains. A device that is gone reads as width 63 and generation 0:
+that is no link, never a number, and changes nothing here (the codes say that it is gone). A GPU that is gone and still
+reads its last healthy values cannot be told here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.core.trailing import TrailingHits, TrailingSum
+from streams.detectors.gpu_frames import gpu_key, gpu_subject, is_busy, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import GpuFrame
+    from streams.core.roster import Roster
+
+__all__ = ["RULE", "PcieLink", "PcieLinkThresholds", "gigabytes_per_s", "replays_per_minute"]
+
+RULE = "pcie_link"
+
+_GB_PER_S_AND_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""One direction, after line coding, by generation (PCI-SIG's transfer rates: 8b/10b, 128b/130b, from Gen6 on flits)."""
+
+_REPLAYS_PER_MINUTE_AND_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+"""What a bit error rate of 10^-12 explains, by generation (DCGM's health watch): Gen4 x16 is 16, Gen5 x16 is 31."""
+
+_LOST_WIDTH = 63
+_MINUTE_NS = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PcieLinkThresholds:
+    """Thresholds of the rule.
+
+    Attributes:
+        width_hits: samples of the span in which the width must be below its maximum. It does not vary with load, so two
+            are enough to pass over one misread.
+        generation_hits: samples of the span, at work, in which the generation must be below its maximum.
+        span_ns: the span.
+        replay_factor: multiple of DCGM's limit of replays per minute above which it fires (ratio). AKS taints above 5 in
+            5 min whatever the link.
+    """
+
+    width_hits: int = 2
+    generation_hits: int = 3
+    span_ns: int = 5_000_000_000
+    replay_factor: float = 1.0
+
+
+class _GpuLink(SubjectState):
+    __slots__ = ("edge", "minute", "narrow", "replay", "replay_edge", "slow", "was_slow")
+
+    def __init__(self) -> None:
+        self.was_slow = False
+        self.narrow = TrailingHits(2, 5_000_000_000)
+        self.slow = TrailingHits(3, 5_000_000_000)
+        self.edge = EdgeState()
+        self.replay = CounterIncrease()
+        self.minute = TrailingSum(_MINUTE_NS)
+        self.replay_edge = EdgeState()
+
+
+def gigabytes_per_s(generation: int | None, lanes: int | None) -> float | None:
+    """What a link carries in one direction, in GB/s; None for what is not known, a device that is gone among it."""
+    per_lane = _GB_PER_S_AND_LANE.get(generation or 0)
+    return per_lane * lanes if per_lane is not None and lanes and lanes != _LOST_WIDTH else None
+
+
+def replays_per_minute(generation: int | None, lanes: int | None) -> int | None:
+    """How many replays in a minute the link's bit error rate explains; None for what is not known."""
+    per_lane = _REPLAYS_PER_MINUTE_AND_LANE.get(generation or 0)
+    if per_lane is None or not lanes or lanes == _LOST_WIDTH:
+        return None
+    # In hundredths: 16 * 0.15 must not become 2.4000000000000004, nor 20 * 0.15 more than 3.
+    return ceil(lanes * round(per_lane * 100) / 100)
+
+
+class PcieLink:
+    """Watches the PCIe links of many nodes' GPUs."""
+
+    def __init__(self, site_id: str, defaults: PcieLinkThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or PcieLinkThresholds()
+        self._states: Keyed[_GpuLink] = Keyed(_GpuLink)
+
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a node come in the order of its event time."""
+        if frame.pcie_link_width is None and frame.pcie_link_gen is None:
+            return
+        skus = frame.sku or (None,) * len(frame.gpu_uuid)
+        limits = {sku: thresholds_for(self._defaults, roster.policy, RULE, sku) for sku in {*skus, None}}
+        for index, sku in enumerate(skus):
+            width, generation = _reading(frame, index)
+            if width is None and generation is None:
+                continue
+            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
+            yield from self._degraded(frame, index, state, width, generation, limits[sku], evidence)
+            yield from self._replays(frame, index, state, width, generation, limits[sku], evidence)
+
+    def _degraded(
+        self,
+        frame: GpuFrame,
+        index: int,
+        state: _GpuLink,
+        width: int | None,
+        generation: int | None,
+        limits: PcieLinkThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        now_ns = frame.event_time_ns
+        max_width, max_generation = _maximum(frame, index)
+        is_narrow = width is not None and max_width is not None and width < max_width
+        is_low = generation is not None and max_generation is not None and generation < max_generation
+        state.narrow.configure(limits.width_hits, limits.span_ns)
+        state.slow.configure(limits.generation_hits, limits.span_ns)
+        narrow = state.narrow.add(now_ns, is_narrow)
+        busy = is_busy(frame, index)
+        slow = state.slow.add(now_ns, is_low and busy)
+        if narrow or slow:
+            state.was_slow = slow
+        elif state.was_slow and is_low and not busy and state.edge.is_open:
+            # At rest the low generation that was found says nothing more: neither that it stands nor that it is over.
+            return
+        onsets = [hits.first_ns for hits, held in ((state.narrow, narrow), (state.slow, slow)) if held]
+        edge = state.edge.update(now_ns, narrow or slow, min((at for at in onsets if at is not None), default=None))
+        if edge is None:
+            return
+        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
+        assert onset_ns is not None
+        # An idle link's generation says nothing of what it can carry: only a low one at work is counted as a loss.
+        judged = generation if slow or max_generation is None else max_generation
+        carries, could_carry = gigabytes_per_s(judged, width), gigabytes_per_s(max_generation or judged, max_width)
+        lost = could_carry - carries if carries is not None and could_carry is not None else None
+        where = f"Gen{generation} x{width}".replace("None", "?")
+        yield self._rule.finding(
+            "pcie_link",
+            gpu_subject(frame, index),
+            state=edge,
+            severity="warning",
+            event_time_ns=now_ns,
+            onset_ns=onset_ns,
+            explanation=f"PCIe {where}, could be Gen{max_generation or '?'} x{max_width or '?'}"
+            + (f": {lost:.1f} GB/s lost" if lost is not None else "")
+            if edge == "open"
+            else f"PCIe is back at {where}",
+            values={
+                "link_width": width,
+                "max_link_width": max_width,
+                "link_gen": generation,
+                "max_link_gen": max_generation,
+                "width_is_low": narrow,
+                "generation_is_low": slow,
+                "gb_per_s": carries,
+                "max_gb_per_s": could_carry,
+                "gb_per_s_lost": lost,
+            },
+            evidence=evidence,
+        )
+
+    def _replays(
+        self,
+        frame: GpuFrame,
+        index: int,
+        state: _GpuLink,
+        width: int | None,
+        generation: int | None,
+        limits: PcieLinkThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        count = value(frame.pcie_replay_count, index)
+        if count is None:
+            return
+        now_ns = frame.event_time_ns
+        step = state.replay.read(frame.agent_session, now_ns, int(count))
+        replays = state.minute.add(now_ns, step[0] if step is not None else 0)
+        max_width, max_generation = _maximum(frame, index)
+        # Trained down, a link may replay less; what it did at work a moment ago must not be held against that.
+        judged = generation if is_busy(frame, index) or max_generation is None else max_generation
+        explained = replays_per_minute(judged, width or max_width)
+        if explained is None:
+            return
+        limit = limits.replay_factor * explained
+        edge = state.replay_edge.update(now_ns, replays > limit)
+        if edge is None:
+            return
+        onset_ns = state.replay_edge.onset_ns if edge == "open" else state.replay_edge.close()
+        assert onset_ns is not None
+        yield self._rule.finding(
+            "pcie_replay",
+            gpu_subject(frame, index),
+            state=edge,
+            severity="info",
+            event_time_ns=now_ns,
+            onset_ns=onset_ns,
+            explanation=f"{replays} PCIe replays in the trailing minute, limit {limit:.0f}"
+            if edge == "open"
+            else f"PCIe replays fell to {replays} in the trailing minute",
+            values={
+                "replays_in_minute": replays,
+                "limit_replays_in_minute": limit,
+                "link_width": width,
+                "link_gen": generation,
+            },
+            evidence=evidence,
+        )
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._states.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._states.restore(snapshot)
+
+
+def _reading(frame: GpuFrame, index: int) -> tuple[int | None, int | None]:
+    """(width, generation) as far as known; both None for a device that is gone."""
+    width, generation = value(frame.pcie_link_width, index), value(frame.pcie_link_gen, index)
+    if width in {0, _LOST_WIDTH} or generation == 0:
+        return None, None
+    return int(width) if width is not None else None, int(generation) if generation is not None else None
+
+
+def _maximum(frame: GpuFrame, index: int) -> tuple[int | None, int | None]:
+    """(width, generation) that the device can do, as far as known."""
+    width, generation = value(frame.pcie_max_link_width, index), value(frame.pcie_max_link_gen, index)
+    return (
+        int(width) if width is not None and width not in {0, _LOST_WIDTH} else None,
+        int(generation) if generation else None,
+    )

@@ -1,0 +1,310 @@
+"""Port errors: links that go down or flap, and error counters that grow too fast, port by port.
+
+Reads both ends' frames. `link_down` opens at the first frame that shows it, by state or by the counter of link-down
+events (a dip between two frames leaves the state active). A port that was never seen active is a cable nobody plugged
+in as a rule: a host's is said as info, found at start; a switch's is passed over; neither is a flap. Counters have the
+names that Linux gives them. Those of 8 and 16 bits on old hardware stop at their highest value: a counter that stands
+there says nothing about its rate, so it clears nothing, and that it is stuck is said (`<counter>_saturated`, info).
+
+Which end of a link is at fault cannot be seen from one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemas.findings import Subject
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.core.trailing import TrailingHits, TrailingSum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import FabricFrame
+    from streams.core.roster import Roster
+
+__all__ = ["RULE", "PortErrorThresholds", "PortErrors"]
+
+RULE = "port_errors"
+
+RECOVERIES = "link_error_recovery"
+_PER_SECOND = {
+    "symbol_error": "symbol_errors_per_s",
+    "port_rcv_errors": "rcv_errors_per_s",
+    "port_xmit_discards": "xmit_discards_per_s",
+    "local_ack_timeout_err": "ack_timeouts_per_s",
+}
+"""Threshold by counter."""
+
+_HIGHEST = {"symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "port_xmit_discards": 0xFFFF, RECOVERIES: 0xFF}
+"""Where a counter of the original InfiniBand port counters stops; the extended ones have 64 bits."""
+
+_ACTIVE = frozenset({"active", "up"})
+_MINUTE_NS = 60_000_000_000
+_FLAP_SPAN_NS = 300_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PortErrorThresholds:
+    """Thresholds of the rule. Rates per second and minute are NVSentinel's levels for a degraded port.
+
+    Attributes:
+        symbol_errors_per_s: `symbol_error` above which a sample counts.
+        rcv_errors_per_s: `port_rcv_errors`, likewise.
+        xmit_discards_per_s: `port_xmit_discards`, likewise.
+        ack_timeouts_per_s: `local_ack_timeout_err`, likewise.
+        recoveries_per_min: `link_error_recovery` in the trailing minute above which it fires.
+        flaps: returns from down to active within 5 min from which on a link flaps. ByteDance's training fleet acts on 2
+            in 5 min; gpud counts 3 of over 25 s in 12 h, NHC 5 in 24 h.
+        hits, span_ns: a rate per second fires when it was above in this many samples of the span.
+    """
+
+    symbol_errors_per_s: float = 10.0
+    rcv_errors_per_s: float = 10.0
+    xmit_discards_per_s: float = 100.0
+    ack_timeouts_per_s: float = 1.0
+    recoveries_per_min: float = 5.0
+    flaps: int = 2
+    hits: int = 3
+    span_ns: int = 5_000_000_000
+
+
+class _Link(SubjectState):
+    """One port's link: whether it was ever seen active, and what went down since it last was."""
+
+    __slots__ = (
+        "at_start",
+        "down_edge",
+        "downs",
+        "dropped",
+        "events",
+        "flap_edge",
+        "flaps",
+        "seen_active",
+        "unexplained_ns",
+    )
+
+    def __init__(self) -> None:
+        self.events = CounterIncrease()
+        self.seen_active = False
+        self.dropped = False
+        self.downs = 0
+        self.unexplained_ns: int | None = None
+        self.flaps = TrailingSum(_FLAP_SPAN_NS)
+        self.down_edge = EdgeState()
+        self.flap_edge = EdgeState()
+        self.at_start = False
+
+    def returns(self, now_ns: int, active: bool | None, increase: int) -> int:
+        """How often the link has come back since the last frame.
+
+        The counter and the state tell of the same outage, and the counter may be a frame late.
+        """
+        self.downs += increase
+        if active is False:
+            self.dropped = self.dropped or self.seen_active
+            return 0
+        returned, self.downs = self.downs, 0
+        if active and self.dropped:
+            self.dropped = False
+            if not returned:
+                self.unexplained_ns = now_ns
+                returned = 1
+        elif returned and self.unexplained_ns is not None:
+            returned -= now_ns - self.unexplained_ns <= _MINUTE_NS
+            self.unexplained_ns = None
+        self.seen_active = self.seen_active or bool(active)
+        return returned
+
+
+class _PortCounter(SubjectState):
+    __slots__ = ("edge", "hits", "increase", "minute", "saturated")
+
+    def __init__(self) -> None:
+        self.increase = CounterIncrease()
+        self.hits = TrailingHits(3, 5_000_000_000)
+        self.minute = TrailingSum(_MINUTE_NS)
+        self.edge = EdgeState()
+        self.saturated = EdgeState()
+
+
+class PortErrors:
+    """Watches the links and error counters of many nodes' and switches' ports."""
+
+    def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or PortErrorThresholds()
+        self._links: Keyed[_Link] = Keyed(_Link)
+        self._counters: Keyed[_PortCounter] = Keyed(_PortCounter)
+
+    def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a publisher come in the order of its event time."""
+        limits = thresholds_for(self._defaults, roster.policy, RULE)
+        for index in range(len(frame.device)):
+            yield from self._link(frame, index, limits, evidence)
+            for name in (*_PER_SECOND, RECOVERIES):
+                column = frame.counters.get(name)
+                if column is not None and column[index] is not None:
+                    yield from self._counter(frame, index, name, column[index], limits, evidence)
+
+    def _link(
+        self, frame: FabricFrame, index: int, limits: PortErrorThresholds, evidence: Evidence | None
+    ) -> Iterator[Finding]:
+        word = frame.link_state[index] if frame.link_state is not None else None
+        events = frame.link_down_events[index] if frame.link_down_events is not None else None
+        if word is None and events is None:
+            return
+        link = self._links[_key(frame, index)]
+        now_ns = frame.event_time_ns
+        step = link.events.read(frame.agent_session, now_ns, events)
+        increase = step[0] if step is not None else 0
+        active = word.lower() in _ACTIVE if word is not None else None
+        returned = link.returns(now_ns, active, increase)
+        values: dict[str, Any] = {
+            "link_state": word,
+            "link_down_events": events,
+            "link_down_events_increase": increase if step is not None else None,
+        }
+        if active is not None or step is not None:
+            ever = link.seen_active or active is None
+            is_down = increase > 0 or (active is False and (ever or frame.view == "host"))
+            edge = link.down_edge.update(now_ns, is_down)
+            if edge == "open":
+                link.at_start = not ever and not increase
+            said = "is down" if active is False else "went down"
+            yield from self._statement(
+                "link_down",
+                "info" if link.at_start else "warning",
+                frame,
+                index,
+                link.down_edge,
+                edge,
+                f"link {said}{', found at start' if link.at_start else ''}" if edge == "open" else "link stays active",
+                {**values, "found_at_start": link.at_start},
+                evidence,
+            )
+        flaps = link.flaps.add(now_ns, returned)
+        edge = link.flap_edge.update(now_ns, flaps >= limits.flaps)
+        words = f"link went down and came back {flaps} times in 5 min" if edge == "open" else "link no longer flaps"
+        yield from self._statement(
+            "link_flapping",
+            "warning",
+            frame,
+            index,
+            link.flap_edge,
+            edge,
+            words,
+            {**values, "flaps_in_5_min": flaps, "limit_flaps": limits.flaps},
+            evidence,
+        )
+
+    def _counter(
+        self,
+        frame: FabricFrame,
+        index: int,
+        name: str,
+        count: int | None,
+        limits: PortErrorThresholds,
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        state = self._counters[f"{_key(frame, index)}/{name}"]
+        now_ns = frame.event_time_ns
+        step = state.increase.read(frame.agent_session, now_ns, count)
+        if step is None or step[1] <= 0:
+            return
+        stuck = count == _HIGHEST.get(name) and step[0] == 0
+        edge = state.saturated.update(now_ns, stuck)
+        yield from self._statement(
+            f"{name}_saturated",
+            "info",
+            frame,
+            index,
+            state.saturated,
+            edge,
+            f"{name} stands at {count}, the highest value of its width: clear it to see its rate again"
+            if edge == "open"
+            else f"{name} counts again",
+            {name: count},
+            evidence,
+        )
+        if stuck:
+            return
+        if name == RECOVERIES:
+            figure, limit, unit = float(state.minute.add(now_ns, step[0])), limits.recoveries_per_min, "min"
+            holds, onset_ns = figure > limit, None
+        else:
+            figure, limit, unit = step[0] * 1e9 / step[1], float(getattr(limits, _PER_SECOND[name])), "s"
+            state.hits.configure(limits.hits, limits.span_ns)
+            holds, onset_ns = state.hits.add(now_ns, figure > limit), state.hits.first_ns
+        edge = state.edge.update(now_ns, holds, onset_ns)
+        yield from self._statement(
+            name,
+            "warning",
+            frame,
+            index,
+            state.edge,
+            edge,
+            f"{name} grows by {figure:.0f} a {unit}, limit {limit:g}"
+            if edge == "open"
+            else f"{name} fell to {figure:.0f} a {unit}",
+            {f"{name}_per_{unit}": figure, f"limit_per_{unit}": limit},
+            evidence,
+        )
+
+    def _statement(
+        self,
+        kind: str,
+        severity: str,
+        frame: FabricFrame,
+        index: int,
+        state: EdgeState,
+        edge: str | None,
+        explanation: str,
+        values: dict[str, Any],
+        evidence: Evidence | None,
+    ) -> Iterator[Finding]:
+        if edge is None:
+            return
+        onset_ns = state.onset_ns if edge == "open" else state.close()
+        assert onset_ns is not None
+        yield self._rule.finding(
+            kind,
+            Subject(
+                level="port",
+                node_id=frame.node_id,
+                switch_id=frame.switch_id,
+                device=frame.device[index],
+                port=frame.port[index],
+            ),
+            state=edge,
+            severity=severity,
+            event_time_ns=frame.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=explanation,
+            values={
+                **values,
+                "view": frame.view,
+                "peer": frame.peer[index] if frame.peer is not None else None,
+            },
+            evidence=evidence,
+        )
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return {"links": self._links.snapshot(), "counters": self._counters.snapshot()}
+
+    def restore(self, snapshot: dict[str, dict[str, object]]) -> None:
+        """Replace the state by a snapshot's."""
+        self._links.restore(snapshot["links"])
+        self._counters.restore(snapshot["counters"])
+
+
+def _key(frame: FabricFrame, index: int) -> str:
+    return f"{frame.publisher_id}/{frame.device[index]}/{frame.port[index]}"

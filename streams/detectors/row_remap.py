@@ -1,0 +1,120 @@
+"""Row remapping: a GPU whose memory waits for a repair, cannot be repaired, or has used up most of its spares.
+
+The driver's own flags, said at the first frame that carries them; what stood before anyone watched is said as found at
+start. None is urgent: a pending remap waits for a checkpoint and a reset, a failed one for a person with a spare part;
+the uncorrectable error behind it has its own rule. An unknown flag changes nothing: absence is not zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streams.core.edges import EdgeState
+from streams.core.keyed import Keyed, SubjectState
+from streams.core.statement import Rule
+from streams.core.thresholds import thresholds_for
+from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.findings import Evidence, Finding
+    from schemas.frames import GpuFrame
+    from streams.core.roster import Roster
+
+__all__ = ["RULE", "RowRemap", "RowRemapThresholds"]
+
+RULE = "row_remap"
+
+_KINDS = (
+    # kind, severity, column, what is said when it opens and when it is cleared
+    ("row_remap_pending", "warning", "row_remap_pending", "a row waits to be remapped", "no row waits to be remapped"),
+    ("row_remap_failure", "critical", "row_remap_failure", "a row could not be remapped", "the failure flag is gone"),
+    (
+        "row_remap_exhausting",
+        "warning",
+        "uncorrectable_remapped_rows",
+        "rows remapped after uncorrectable errors",
+        "the count of remapped rows is below the limit",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRemapThresholds:
+    """Thresholds of the rule.
+
+    Attributes:
+        uncorrectable_rows: remapped rows after uncorrectable errors, from which on spares run out. DCGM fails from 512,
+            NHC above 512. The two flags have no threshold: NHC, GCM, NVSentinel and gpud all act on any.
+    """
+
+    uncorrectable_rows: int = 512
+
+
+class _Flag(SubjectState):
+    __slots__ = ("at_start", "edge", "seen")
+
+    def __init__(self) -> None:
+        self.edge = EdgeState()
+        self.seen = False
+        self.at_start = False
+
+
+class RowRemap:
+    """Watches the row remapper of many nodes' GPUs."""
+
+    def __init__(self, site_id: str, defaults: RowRemapThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._defaults = defaults or RowRemapThresholds()
+        self._flags: Keyed[_Flag] = Keyed(_Flag)
+
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
+        """Findings of one frame; frames of a node come in the order of its event time."""
+        for kind, severity, column, opened, cleared in _KINDS:
+            readings = getattr(frame, column)
+            if readings is None:
+                continue
+            for index, reading in enumerate(readings):
+                if reading is None:
+                    continue
+                sku = frame.sku[index] if frame.sku is not None else None
+                limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
+                least = limits.uncorrectable_rows if kind == "row_remap_exhausting" else 1
+                flag = self._flags[f"{frame.node_id}/{gpu_key(frame, index)}/{kind}"]
+                first, flag.seen = not flag.seen, True
+                edge = flag.edge.update(frame.event_time_ns, reading >= least)
+                if edge is None:
+                    continue
+                onset_ns = flag.edge.onset_ns if edge == "open" else flag.edge.close()
+                assert onset_ns is not None
+                flag.at_start = first if edge == "open" else flag.at_start
+                count = f"{reading} " if kind == "row_remap_exhausting" else ""
+                yield self._rule.finding(
+                    kind,
+                    gpu_subject(frame, index),
+                    state=edge,
+                    severity=severity,
+                    event_time_ns=frame.event_time_ns,
+                    onset_ns=onset_ns,
+                    explanation=f"{count}{opened}{', found at start' if flag.at_start else ''}"
+                    if edge == "open"
+                    else cleared,
+                    values={
+                        "row_remap_pending": value(frame.row_remap_pending, index),
+                        "row_remap_failure": value(frame.row_remap_failure, index),
+                        "uncorrectable_remapped_rows": value(frame.uncorrectable_remapped_rows, index),
+                        "limit_uncorrectable_rows": limits.uncorrectable_rows,
+                        "found_at_start": flag.at_start,
+                    },
+                    evidence=evidence,
+                )
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data that `restore` takes."""
+        return self._flags.snapshot()
+
+    def restore(self, snapshot: dict[str, object]) -> None:
+        """Replace the state by a snapshot's."""
+        self._flags.restore(snapshot)

@@ -1,0 +1,206 @@
+"""The step join and every detector: restored from a snapshot at any split they say what they would have said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factories import A100, SITE, at, gpu_frame, job, nic_frame, placement, step_timing, xid_event
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import LAW, assert_restart_changes_nothing
+
+from streams.core.roster import Roster
+from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
+from streams.detectors.barrier_wait import BarrierWait
+from streams.detectors.ecc import UncorrectableEcc
+from streams.detectors.job_pace import JobPace, MissingRanks
+from streams.detectors.mfu import MfuRules, step_utilisation
+from streams.detectors.pfc import PfcPause
+from streams.detectors.sm_clock import SmClock
+from streams.detectors.straggler import Straggler
+from streams.detectors.thermal import ThermalViolation
+from streams.detectors.xid import XidCodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from schemas.events import KernelEvent
+    from schemas.frames import FabricFrame, GpuFrame
+    from schemas.steps import StepTiming
+
+SPLIT = st.integers(0, 40)
+ROSTER = Roster()
+ROSTER.take(
+    job(
+        4,
+        model={"parameters": 7e9},
+        tokens_per_step=45_000,
+        peak_tflops=1000,
+        layout={"data": 2, "pipeline": 2},
+        mfu_target=0.4,
+    )
+)
+ROSTER.take(placement([0, 1, 2, 3]))
+MEMBERS = frozenset(range(4))
+
+
+@st.composite
+def streams_of_frames(draw: st.DrawFn) -> list[GpuFrame]:
+    """Two GPUs that heat up, clock down, err, and an agent that restarts."""
+    seconds, heat, errors, session, frames = 0, [0, 0], [0, 0], 0, []
+    for _ in range(draw(st.integers(0, 40))):
+        seconds += draw(st.sampled_from([1, 1, 1, 20, 70]))
+        session += draw(st.sampled_from([0, 0, 0, 0, 1]))
+        for gpu in (0, 1):
+            heat[gpu] += draw(st.sampled_from([0, 0, 60_000_000, 400_000_000]))
+            errors[gpu] += draw(st.sampled_from([0, 0, 0, 1]))
+        frames.append(
+            gpu_frame(
+                seconds,
+                gpus=2,
+                session=f"s{session}",
+                sku=(A100, A100),
+                sm_clock_mhz=[draw(st.sampled_from([1000, 1410])), 1410],
+                gpu_util_pct=[draw(st.sampled_from([5, 99])), 99],
+                thermal_violation_ns=list(heat),
+                ecc_dbe_volatile_count=list(errors),
+            )
+        )
+    return frames
+
+
+def said(detector: Any, frame: Any) -> list[str]:
+    return [finding.model_dump_json() for finding in detector.on_frame(frame, ROSTER)]
+
+
+@LAW
+@given(streams_of_frames(), SPLIT)
+def test_sm_clock_survives_a_restart(frames: list[GpuFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: SmClock(SITE), said, frames, split)
+
+
+@LAW
+@given(streams_of_frames(), SPLIT)
+def test_thermal_violation_survives_a_restart(frames: list[GpuFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: ThermalViolation(SITE), said, frames, split)
+
+
+@LAW
+@given(streams_of_frames(), SPLIT)
+def test_uncorrectable_ecc_survives_a_restart(frames: list[GpuFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: UncorrectableEcc(SITE), said, frames, split)
+
+
+@st.composite
+def streams_of_pause(draw: st.DrawFn) -> list[FabricFrame]:
+    seconds, rx, tx, frames = 0, 0, 0, []
+    for _ in range(draw(st.integers(0, 40))):
+        seconds += draw(st.sampled_from([1, 1, 1, 5, 15]))
+        rx += draw(st.sampled_from([0, 50, 5000]))
+        tx += draw(st.sampled_from([0, 5000]))
+        frames.append(nic_frame(seconds, rx, tx))
+    return frames
+
+
+@LAW
+@given(streams_of_pause(), SPLIT)
+def test_pfc_pause_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: PfcPause(SITE), said, frames, split)
+
+
+KERNEL_LINES = st.lists(
+    st.tuples(st.integers(0, 50), st.sampled_from([31, 63, 79, 9999]), st.integers(0, 1), st.booleans()), max_size=40
+)
+
+
+@LAW
+@given(KERNEL_LINES, SPLIT)
+def test_xid_codes_survive_a_restart(lines: list[tuple[int, int, int, bool]], split: int) -> None:
+    seconds, events = 0, []
+    for gap, code, gpu, trusted in lines:
+        seconds += gap
+        events.append(xid_event(seconds, code, gpu=gpu, trusted=trusted))
+
+    def read(detector: XidCodes, event: KernelEvent) -> list[str]:
+        return [finding.model_dump_json() for finding in detector.on_event(event, ROSTER)]
+
+    assert_restart_changes_nothing(lambda: XidCodes(SITE), read, events, split)
+
+
+@st.composite
+def streams_of_timings(draw: st.DrawFn) -> list[StepTiming]:
+    """Two nodes of two ranks: some report late, twice or not at all, some are slow for a while."""
+    timings = []
+    slow = draw(st.sampled_from([None, 0, 3]))
+    for step in range(draw(st.integers(0, 20))):
+        number = step + (10 if step > 12 else 0)
+        for node in (0, 1):
+            compute = [200_000 + draw(st.sampled_from([0, 0, 0, 300, 80_000])) for _ in range(2)]
+            if slow is not None and slow // 2 == node:
+                compute[slow % 2] += 60_000
+            if draw(st.sampled_from([True] * 9 + [False])):
+                timings.append(
+                    step_timing(
+                        number,
+                        2.0 * step + 0.1 * node,
+                        compute,
+                        node_id=f"node-{node}",
+                        first_rank=2 * node,
+                        step_us=700_000 if step % 2 else 900_000,
+                        wait_us=(draw(st.sampled_from([10_000, 500_000])),) * 2,
+                        dp_us=[draw(st.sampled_from([20_000, 90_000]))] * 2,
+                        phase=draw(st.sampled_from(["train"] * 9 + ["checkpoint"])),
+                    )
+                )
+    for _ in range(draw(st.integers(0, 3))):
+        if timings:
+            timings.append(timings[draw(st.integers(0, len(timings) - 1))])
+    return timings
+
+
+def joined(join: StepJoin, timing: StepTiming) -> Any:
+    taken = join.add(timing)
+    return taken, join.close(timing.event_time_ns, 4, MEMBERS), join.oldest_open_ns
+
+
+@LAW
+@given(streams_of_timings(), SPLIT)
+def test_the_step_join_survives_a_restart(timings: list[StepTiming], split: int) -> None:
+    config = StepJoinConfig(lateness_ns=3_000_000_000, open_steps=4, remembered_steps=5)
+    assert_restart_changes_nothing(lambda: StepJoin(config), joined, timings, split)
+
+
+def closed_steps(timings: list[StepTiming]) -> list[ClosedStep]:
+    join = StepJoin()
+    for timing in timings:
+        join.add(timing)
+    return join.close(at(10**6), 4, MEMBERS, final=True)
+
+
+READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] = {
+    "straggler": (
+        lambda: Straggler(SITE),
+        lambda rule, step: (list(rule.on_step(step, ROSTER.job("job-1", 0), None)), rule.named, rule.noise_scale),
+    ),
+    "mfu": (
+        lambda: MfuRules(SITE),
+        lambda rule, step: list(
+            rule.on_step(step, ROSTER.job("job-1", 0), step_utilisation(step, ROSTER.job("job-1", 0))[0], None)
+        ),
+    ),
+    "barrier_wait": (lambda: BarrierWait(SITE), lambda rule, step: list(rule.on_step(step, None))),
+    "job_pace": (
+        lambda: JobPace(SITE),
+        lambda rule, step: list(rule.on_step(step, ROSTER.job("job-1", 0), 0.06)),
+    ),
+    "missing_ranks": (lambda: MissingRanks(SITE), lambda rule, step: list(rule.on_step(step, None))),
+}
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+@LAW
+@given(timings=streams_of_timings(), split=SPLIT)
+def test_every_job_rule_survives_a_restart(name: str, timings: list[StepTiming], split: int) -> None:
+    make, read = READERS[name]
+    assert_restart_changes_nothing(make, read, closed_steps(timings), split)

@@ -1,0 +1,153 @@
+"""Policy files: the packaged defaults are those of the code, and what nobody knows is an error."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factories import H100, SITE
+
+import streams
+import streams.detectors
+from schemas.fleet import Policy
+from streams.core.policy_file import default_policy_text, known_thresholds, load_policy
+from streams.core.thresholds import is_enabled, thresholds_for
+from streams.detectors.barrier_wait import BarrierWaitThresholds
+from streams.detectors.clock_skew import ClockSkewThresholds
+from streams.detectors.congestion import CongestionThresholds
+from streams.detectors.mfu import LowMfuThresholds
+from streams.detectors.node_silence import NodeSilenceThresholds
+from streams.detectors.nvlink import NvlinkThresholds
+from streams.detectors.pcie_link import PcieLinkThresholds
+from streams.detectors.pfc import PfcThresholds
+from streams.detectors.port_errors import PortErrorThresholds
+from streams.detectors.power import PowerThresholds
+from streams.detectors.row_remap import RowRemapThresholds
+from streams.detectors.sm_clock import SmClockThresholds
+from streams.detectors.straggler import StragglerThresholds
+from streams.detectors.thermal import ThermalThresholds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULTS: dict[str, Any] = {
+    "barrier_wait": BarrierWaitThresholds(),
+    "clock_skew": ClockSkewThresholds(),
+    "congestion": CongestionThresholds(),
+    "low_mfu": LowMfuThresholds(),
+    "node_silence": NodeSilenceThresholds(),
+    "nvlink_errors": NvlinkThresholds(),
+    "pcie_link": PcieLinkThresholds(),
+    "pfc_pause": PfcThresholds(),
+    "port_errors": PortErrorThresholds(),
+    "power": PowerThresholds(),
+    "row_remap": RowRemapThresholds(),
+    "sm_clock": SmClockThresholds(),
+    "straggler": StragglerThresholds(),
+    "thermal_violation": ThermalThresholds(),
+}
+SWITCHES = {"impossible_mfu", "job_pace", "mfu", "missing_ranks", "uncorrectable_ecc", "xid"}
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "night.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def defaults(tmp_path: Path) -> Policy:
+    return load_policy(written(tmp_path, default_policy_text()), SITE)
+
+
+@pytest.mark.parametrize("rule", sorted(DEFAULTS))
+def test_the_files_defaults_are_those_of_the_rule(rule: str, defaults: Policy) -> None:
+    assert defaults.rules[rule].thresholds == {f.name: getattr(DEFAULTS[rule], f.name) for f in fields(DEFAULTS[rule])}
+    assert thresholds_for(DEFAULTS[rule], defaults, rule, H100) == DEFAULTS[rule]
+
+
+def test_the_file_lists_every_rule_and_each_is_on(defaults: Policy) -> None:
+    assert set(defaults.rules) == set(DEFAULTS) | SWITCHES
+    assert all(is_enabled(defaults, rule) for rule in defaults.rules)
+    assert {rule for rule in SWITCHES if defaults.rules[rule].thresholds} == set()
+
+
+def test_no_detector_has_thresholds_that_are_not_held_here() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(streams.detectors.__path__):
+        for thing in vars(importlib.import_module(f"streams.detectors.{module.name}")).values():
+            if is_dataclass(thing) and isinstance(thing, type) and thing.__name__.endswith("Thresholds"):
+                found.add(thing)
+    assert found == {type(thresholds) for thresholds in DEFAULTS.values()}
+
+
+def test_what_the_file_says_beside_rules_is_what_a_policy_is_anyway(defaults: Policy) -> None:
+    plain = Policy(policy_version="x", site_id=SITE, effective_from_ns=0)
+    assert defaults.policy_version == "defaults-1"
+    assert defaults.model_copy(update={"rules": {}, "policy_version": "x"}) == plain
+
+
+def test_the_examples_in_the_file_are_valid(tmp_path: Path) -> None:
+    text = default_policy_text()
+    examples = re.sub(r"^#\| ?", "", text, flags=re.MULTILINE)
+    assert examples != text
+    told = load_policy(written(tmp_path, examples), SITE)
+    assert thresholds_for(SmClockThresholds(), told, "sm_clock", "NVIDIA H200").ceiling_mhz == 1500
+    assert thresholds_for(SmClockThresholds(), told, "sm_clock", H100) == SmClockThresholds()
+    assert told.mode_by_kind == {"collect_evidence": "auto"}
+
+
+def test_a_file_states_only_what_it_changes(tmp_path: Path) -> None:
+    told = load_policy(
+        written(tmp_path, "[rules.power]\nthresholds = { hits = 5 }\n[rules.xid]\nenabled = false\n"), SITE
+    )
+    assert (told.policy_version, told.site_id, told.effective_from_ns) == ("night", SITE, 0)
+    assert thresholds_for(PowerThresholds(), told, "power") == PowerThresholds(hits=5)
+    assert not is_enabled(told, "xid")
+    assert is_enabled(told, "straggler")
+
+
+def test_an_empty_file_is_a_policy_that_changes_nothing(tmp_path: Path) -> None:
+    assert load_policy(written(tmp_path, ""), SITE).rules == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[rules.stragler]\n", "rules: no rule stragler; there are barrier_wait, "),
+        ("[rules.power.thresholds]\nhit = 3\n", "rules.power.thresholds: no threshold hit; there are cap_busy_ns, "),
+        ("[rules.xid.thresholds]\nhits = 3\n", "rules.xid.thresholds: no threshold hits; there is none"),
+        ("[rules.power.per_sku.H200]\nhit = 3\n", "rules.power.per_sku.H200: no threshold hit; there are "),
+        ("[rules.power]\nenabeld = true\n", "rules.power: no key enabeld; there are enabled, per_sku, thresholds"),
+        ("modes = 'auto'\n", ": no key modes; there are "),
+        ("mode = 'loud'\n", ": mode: Input should be 'observe', 'approve' or 'auto'"),
+        ("rules = 3\n", ": rules: Input should be a valid dictionary"),
+        ("[rules]\npower = 3\n", ": rules.power: Input should be"),
+        ("[rules.power.thresholds]\nhits = 'many'\n", ": rules.power.thresholds.hits: Input should be a valid number"),
+        ("[rules.power.thresholds]\nhits = nan\n", ": rules.power.thresholds.hits: Input should be a finite number"),
+        ("[rules.power\n", "night.toml: "),
+    ],
+)
+def test_what_is_no_policy_is_an_error_that_says_where_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match="night.toml") as caught:
+        load_policy(written(tmp_path, text), SITE)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No such file"):
+        load_policy(tmp_path / "none.toml", SITE)
+    path = tmp_path / "bytes.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="bytes.toml"):
+        load_policy(path, SITE)
+
+
+def test_known_thresholds_are_by_rule() -> None:
+    assert known_thresholds()["barrier_wait"] == {"share"}
+    assert known_thresholds()["xid"] == frozenset()
