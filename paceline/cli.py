@@ -60,12 +60,16 @@ def worker(
     site: Annotated[str, typer.Option(help="The site whose records are read.", envvar="PACELINE_SITE")] = "default",
     instance_id: Annotated[Optional[str], typer.Option(help="Static group membership.")] = None,  # noqa: UP045
     metrics_port: Annotated[Optional[int], typer.Option(help="Serve Prometheus metrics; 0 takes a free port.")] = None,  # noqa: UP045
+    snapshot_every: Annotated[float, typer.Option(help="Seconds between snapshots of a partition's state.")] = 10.0,
+    session_timeout: Annotated[float, typer.Option(help="Seconds until a dead worker's partitions move on.")] = 15.0,
     announce: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """The Faust processors of one role, or of all three in processes of their own."""
     from paceline.worker_command import worker_command
 
-    raise typer.Exit(worker_command(role, bootstrap, site, instance_id, metrics_port, announce))
+    raise typer.Exit(
+        worker_command(role, bootstrap, site, instance_id, metrics_port, announce, snapshot_every, session_timeout)
+    )
 
 
 @app.command()

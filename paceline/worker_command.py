@@ -12,24 +12,50 @@ __all__ = ["worker_command"]
 
 
 def worker_command(
-    role: str, bootstrap_servers: str, site_id: str, instance_id: str | None, metrics_port: int | None, announce: bool
+    role: str,
+    bootstrap_servers: str,
+    site_id: str,
+    instance_id: str | None,
+    metrics_port: int | None,
+    announce: bool,
+    snapshot_every_s: float,
+    session_timeout_s: float,
 ) -> int:
-    """Run until told to stop."""
+    """Run until told to stop; 2 when a setting does not hold."""
+    if snapshot_every_s <= 0 or session_timeout_s < 6:
+        typer.echo(
+            "paceline: --snapshot-every is above 0 and --session-timeout at least 6 (a broker's minimum)", err=True
+        )
+        return 2
     from streams.faust_roles.settings import ROLES, WorkerSettings
 
     if role == "all":
-        return _all(bootstrap_servers, site_id, metrics_port)
+        return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s)
     for known in ROLES:
         if role == known:
             from streams.faust_roles.worker import run_worker
 
-            settings = WorkerSettings(known, bootstrap_servers, site_id, instance_id, metrics_port)
-            return run_worker(settings, announce)
+            settings = WorkerSettings(
+                known,
+                bootstrap_servers,
+                site_id,
+                instance_id,
+                metrics_port,
+                snapshot_every_s=snapshot_every_s,
+                session_timeout_s=session_timeout_s,
+            )
+            try:
+                return run_worker(settings, announce)
+            except OSError as error:
+                typer.echo(f"paceline: metrics port {metrics_port}: {error.strerror}", err=True)
+                return 2
     typer.echo(f"paceline: no role {role!r}; there are {', '.join(ROLES)} and all", err=True)
     return 2
 
 
-def _all(bootstrap_servers: str, site_id: str, metrics_port: int | None) -> int:
+def _all(
+    bootstrap_servers: str, site_id: str, metrics_port: int | None, snapshot_every_s: float, session_timeout_s: float
+) -> int:
     """Three processes: a rebalance among the workers of one role must not stop another."""
     from paceline.processes import ChildFailedError, Children
     from streams.faust_roles.settings import ROLES
@@ -40,6 +66,7 @@ def _all(bootstrap_servers: str, site_id: str, metrics_port: int | None) -> int:
     with Children() as children:
         for index, role in enumerate(ROLES):
             arguments = ["paceline", "worker", "--role", role, "--bootstrap", bootstrap_servers, "--site", site_id]
+            arguments += ["--snapshot-every", str(snapshot_every_s), "--session-timeout", str(session_timeout_s)]
             if metrics_port is not None:
                 arguments += ["--metrics-port", str(metrics_port + index if metrics_port else 0)]
             children.start(f"worker {role}", [*arguments, "--announce"])

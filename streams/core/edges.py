@@ -14,16 +14,19 @@ __all__ = ["Edge", "EdgeState"]
 
 Edge = Literal["open", "cleared"]
 _QUIET_NS = 60_000_000_000
+_AGAIN_NS = 60_000_000_000
+"""At most one opening per subject in this time, however often it flaps."""
 
 
 class EdgeState(SubjectState):
     """Open or not, since when, and when the condition last held."""
 
-    __slots__ = ("last_true_ns", "onset_ns")
+    __slots__ = ("last_true_ns", "onset_ns", "opened_ns")
 
     def __init__(self) -> None:
         self.onset_ns: int | None = None
         self.last_true_ns = 0
+        self.opened_ns: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -41,7 +44,9 @@ class EdgeState(SubjectState):
         """
         if holds:
             self.last_true_ns = now_ns
-            if self.onset_ns is None:
+            too_soon = self.opened_ns is not None and now_ns - self.opened_ns < _AGAIN_NS
+            if self.onset_ns is None and not too_soon:
+                self.opened_ns = now_ns
                 self.onset_ns = now_ns if onset_ns is None else onset_ns
                 return "open"
         elif self.onset_ns is not None and now_ns - self.last_true_ns >= quiet_ns:

@@ -1,6 +1,6 @@
 """Uncorrectable ECC errors: at once, in the urgent lane.
 
-Any increase of the volatile or aggregate double-bit count fires. A count above 0 at first sight happened before anyone
+Any increase of the volatile or aggregate double-bit count fires, at most once a minute per GPU. A count above 0 at first sight happened before anyone
 watched: it is reported as found at start, and is not urgent.
 """
 
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["UncorrectableEcc"]
 
 RULE = "uncorrectable_ecc"
+_AGAIN_NS = 60_000_000_000
 _COUNTERS = ("ecc_dbe_volatile_count", "ecc_dbe_aggregate_count")
 
 
 class _GpuMemory(SubjectState):
-    __slots__ = ("aggregate", "seen", "volatile")
+    __slots__ = ("aggregate", "pending", "said_ns", "seen", "volatile")
 
     def __init__(self) -> None:
         self.volatile = CounterIncrease()
         self.aggregate = CounterIncrease()
         self.seen = False
+        self.pending = 0
+        self.said_ns: int | None = None
 
 
 class UncorrectableEcc:
@@ -56,12 +59,17 @@ class UncorrectableEcc:
                 counter.read(frame.agent_session, now_ns, counts[name])
                 for counter, name in zip((state.volatile, state.aggregate), _COUNTERS, strict=True)
             ]
-            increased = max((step[0] for step in increases if step is not None), default=0)
+            state.pending += max((step[0] for step in increases if step is not None), default=0)
             first, state.seen = not state.seen, True
             # The aggregate count is for the part's life; only the volatile one says that this boot has met an error.
             at_start = first and (counts["ecc_dbe_volatile_count"] or 0) > 0
+            # The first error is said at once; what follows within a minute is said together.
+            is_due = state.said_ns is None or now_ns - state.said_ns >= _AGAIN_NS
+            increased = state.pending if is_due else 0
             if not increased and not at_start:
                 continue
+            if increased:
+                state.pending, state.said_ns = 0, now_ns
             yield self._rule.finding(
                 "uncorrectable_ecc",
                 gpu_subject(frame, index),

@@ -31,6 +31,9 @@ __all__ = ["LowMfuThresholds", "MfuRules", "step_utilisation"]
 
 LOW = "low_mfu"
 IMPOSSIBLE = "impossible_mfu"
+_AGAIN_NS = 60_000_000_000
+"""At most one opening a minute: a job that hovers about its target says so once."""
+
 _HOUR_NS = 3_600_000_000_000
 
 
@@ -125,6 +128,7 @@ class MfuRules:
         self._defaults = defaults or LowMfuThresholds()
         self._below = 0
         self._onset_ns: int | None = None
+        self._opened_ns: int | None = None
         self._first_below_ns = 0
         self._impossible_ns: int | None = None
         self._hour = (-1, 0, 0.0)
@@ -151,7 +155,7 @@ class MfuRules:
                 {"mfu": result.mfu}, evidence,
             )  # fmt: skip
             self._impossible_ns = None
-        self._remember(step.event_time_ns, result.mfu)
+        self._remember(step.event_time_ns, result.mfu, thresholds_for(self._defaults, policy, LOW).best_hour_steps)
         if is_enabled(policy, LOW):
             yield from self._say_low(step, roster.job, result, policy, evidence)
 
@@ -177,13 +181,13 @@ class MfuRules:
             evidence,
         )
 
-    def _remember(self, now_ns: int, mfu: float) -> None:
+    def _remember(self, now_ns: int, mfu: float, steps_needed: int) -> None:
         hour, count, total = self._hour
         if now_ns // _HOUR_NS != hour:
             hour, count, total = now_ns // _HOUR_NS, 0, 0.0
         count, total = count + 1, total + mfu
         self._hour = (hour, count, total)
-        if count >= self._defaults.best_hour_steps:
+        if count >= steps_needed:
             self._best_hour = max(self._best_hour or 0.0, total / count)
 
     def _say_low(
@@ -207,6 +211,9 @@ class MfuRules:
             self._first_below_ns = step.event_time_ns
         if self._below <= limits.steps or self._onset_ns is not None:
             return
+        if self._opened_ns is not None and step.event_time_ns - self._opened_ns < _AGAIN_NS:
+            return
+        self._opened_ns = step.event_time_ns
         self._onset_ns = self._first_below_ns
         best = self._best_hour
         fallen = best is not None and result.mfu < limits.below_best * best
@@ -262,6 +269,7 @@ class MfuRules:
             self._below,
             self._onset_ns,
             self._first_below_ns,
+            self._opened_ns,
             self._impossible_ns,
             list(self._hour),
             self._best_hour,
@@ -269,5 +277,6 @@ class MfuRules:
 
     def restore(self, snapshot: list[Any]) -> None:
         """Replace the state by a snapshot's."""
-        self._below, self._onset_ns, self._first_below_ns, self._impossible_ns, hour, self._best_hour = snapshot
+        self._below, self._onset_ns, self._first_below_ns, self._opened_ns, self._impossible_ns = snapshot[:5]
+        hour, self._best_hour = snapshot[5:]
         self._hour = (hour[0], hour[1], hour[2])

@@ -74,7 +74,8 @@ def build_app(settings: WorkerSettings) -> faust.App:
         # over the wire is bounded by the topic.
         producer_max_request_size=2**31 - 1,
         producer_compression_type="zstd",
-        consumer_group_instance_id=settings.instance_id or "",
+        # An empty id would be an id: all workers of a role would fence one another out of the group.
+        **({"consumer_group_instance_id": settings.instance_id} if settings.instance_id else {}),
         web_enabled=False,
         web_tables_enabled=False,
         key_serializer="raw",
@@ -90,6 +91,7 @@ def build_app(settings: WorkerSettings) -> faust.App:
         metrics,
     )
     boundary = Boundary(keeper, _sender(app), metrics)
+    app.paceline_keeper = keeper
     _resume_from_snapshots(app, settings, keeper)
     app.paceline_metrics = metrics
     app.paceline_ready = []

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
     from streams.faust_roles.metrics import WorkerMetrics
-    from streams.faust_roles.state_keeper import StateKeeper
+    from streams.faust_roles.state_keeper import Engine, StateKeeper
 
 __all__ = ["Boundary"]
 
 _log = structlog.get_logger(__name__)
 EXIT_DEAD_LETTER_FAILED = 70
+EXIT_RESTORE_FAILED = 72
 
 
 class Boundary:
@@ -53,9 +54,14 @@ class Boundary:
     async def on_message(self, raw: Any) -> None:
         """Process one message of Faust: never raises."""
         self._metrics.taken(raw.topic, raw.partition, raw.offset)
-        self._keeper.begin(raw.partition)
         try:
-            outputs = await self._process(raw)
+            turn = self._keeper.begin(raw.partition)
+        except Exception:  # noqa: BLE001
+            # Without its state the partition must not go on: everything would be judged anew, and acknowledged.
+            _log.exception("state cannot be restored; ending", topic=raw.topic, partition=raw.partition)
+            os._exit(EXIT_RESTORE_FAILED)
+        try:
+            outputs = await self._process(raw, turn.engine)
             await self._publish(outputs)
         except SchemaError as error:
             await self._dead_letter(raw, "invalid_record", str(error))
@@ -64,13 +70,12 @@ class Boundary:
         except Exception as error:  # noqa: BLE001 (the boundary: whatever it is, the bytes are kept)
             _log.exception("record could not be processed", topic=raw.topic, offset=raw.offset)
             await self._dead_letter(raw, "processing_failed", f"{type(error).__name__}: {error}")
-        self._keeper.finish(raw.partition, raw.topic, raw.offset)
         try:
-            self._keeper.advance_snapshot(raw.partition)
+            self._keeper.finish(turn, raw.topic, raw.offset)
         except Exception:  # noqa: BLE001 (an older snapshot still counts; the age of it is a metric)
             _log.exception("snapshot failed", topic=raw.topic, partition=raw.partition)
 
-    async def _process(self, raw: Any) -> list[Record]:
+    async def _process(self, raw: Any, engine: Engine) -> list[Record]:
         topic = topic_named(raw.topic)
         if raw.value is None:
             raise InvalidRecordError("no value")
@@ -85,7 +90,6 @@ class Boundary:
         if raw.key is not None and topic.key(record).encode() != raw.key:
             text = f"the record is of {topic.key(record)!r} and was published under the key {raw.key!r}"
             raise InvalidRecordError(text)
-        engine = self._keeper.engine(raw.partition)
         outputs = engine.on_record(record, position)
         self._metrics.record_in(topic.family, record, raw.partition, engine)
         take_late = getattr(engine, "take_late", None)

@@ -23,6 +23,7 @@ class WorkerSettings:
         metrics_port: where Prometheus scrapes; 0 takes a free port, None serves nothing.
         partitions: partition count of the role's topics and of its snapshots.
         snapshot_every_s: seconds between snapshots of a partition's state.
+        stuck_after_s: a worker that has something to read and processes nothing for this long ends itself.
         session_timeout_s: how long a dead worker keeps its partitions. 15 s: a control loop cannot wait Faust's minute.
     """
 
@@ -34,3 +35,4 @@ class WorkerSettings:
     partitions: int = 4
     snapshot_every_s: float = 10.0
     session_timeout_s: float = 15.0
+    stuck_after_s: float = 120.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streams.faust_roles.metrics import WorkerMetrics
     from streams.faust_roles.snapshot_table import SnapshotSlots
 
-__all__ = ["Engine", "StateKeeper"]
+__all__ = ["Engine", "StateKeeper", "Turn"]
 
 _log = structlog.get_logger(__name__)
 
@@ -60,6 +60,19 @@ class _Kept:
     packed_resume: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One record on its way through an engine."""
+
+    partition: int
+    kept: _Kept
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that folds it."""
+        return self.kept.engine
+
+
 class StateKeeper:
     """Keeps the engines of one worker.
 
@@ -85,26 +98,34 @@ class StateKeeper:
         self._clock = clock
         self._metrics = metrics
         self._kept: dict[int, _Kept] = {}
+        self.processed = 0
+        """Records whose outputs are confirmed, since the start."""
 
-    def engine(self, partition: int) -> Engine:
-        """The engine of a partition; restored from its newest snapshot when it is first asked for."""
-        return self._of(partition).engine
-
-    def begin(self, partition: int) -> None:
-        """A record of the partition is about to be folded."""
-        self._of(partition).in_flight += 1
-
-    def finish(self, partition: int, topic: str, offset: int) -> None:
-        """The record's outputs are confirmed."""
+    def begin(self, partition: int) -> Turn:
+        """A record of the partition is about to be folded; its engine is restored when this is the first."""
         kept = self._of(partition)
-        kept.in_flight = max(0, kept.in_flight - 1)
+        kept.in_flight += 1
+        return Turn(partition, kept)
+
+    def finish(self, turn: Turn, topic: str, offset: int) -> None:
+        """The record's outputs are confirmed.
+
+        A partition may have been taken away while they were on their way: then this says nothing about the engine that
+        has since been restored from a snapshot without the record.
+        """
+        self.processed += 1
+        if self._kept.get(turn.partition) is not turn.kept:
+            return
+        kept = turn.kept
+        kept.in_flight -= 1
         kept.folded[topic] = max(offset, kept.folded.get(topic, -1))
         if kept.catching_up.get(topic, offset + 1) <= offset:
             del kept.catching_up[topic]
 
-    def advance_snapshot(self, partition: int) -> None:
-        """Do the next piece of snapshot work of a partition; called within the processing of its event."""
-        kept = self._of(partition)
+        self._advance_snapshot(turn.partition, kept)
+
+    def _advance_snapshot(self, partition: int, kept: _Kept) -> None:
+        """Do the next piece of snapshot work; a table may be written only while an event is processed."""
         if self._slots.is_writing(partition):
             if self._slots.step(partition):
                 self._metrics.snapshot_written(partition)

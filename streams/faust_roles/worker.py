@@ -15,6 +15,7 @@ from aiokafka.client import AIOKafkaClient
 
 from schemas.topics import topic_named
 from streams.faust_roles.app import INPUTS, build_app
+from streams.faust_roles.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from streams.faust_roles.settings import WorkerSettings
@@ -56,8 +57,8 @@ async def _run(settings: WorkerSettings, announce: bool) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    app.conf_loop = loop
     await app.start()
+    Watchdog(app, settings).start()
     crashed = asyncio.create_task(app.wait_until_stopped())
     waiting = asyncio.create_task(stopped.wait())
     await asyncio.wait({crashed, waiting}, return_when=asyncio.FIRST_COMPLETED)

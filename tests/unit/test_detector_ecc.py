@@ -28,8 +28,10 @@ def test_an_increase_is_critical_and_urgent_at_its_frame() -> None:
     assert said(*volatile(0, 0, 2)) == [(2, "critical", True, 2)]
 
 
-def test_every_increase_is_said() -> None:
-    assert said(*volatile(0, 1, 1, 3)) == [(1, "critical", True, 1), (3, "critical", True, 2)]
+def test_the_first_increase_is_said_at_once_and_more_of_a_minute_together() -> None:
+    assert said(*volatile(0, 1, 1, 3)) == [(1, "critical", True, 1)]
+    counts = volatile(0, 1, 2, 4, *[4] * 60)
+    assert said(*counts) == [(1, "critical", True, 1), (61, "critical", True, 3)]
 
 
 def test_a_count_above_zero_at_first_sight_is_found_at_start() -> None:
@@ -51,7 +53,8 @@ def test_an_unknown_count_is_not_zero() -> None:
 
 
 def test_a_count_that_is_cleared_makes_a_baseline() -> None:
-    assert said(*volatile(0, 1, 0, 0, 1)) == [(1, "critical", True, 1), (4, "critical", True, 1)]
+    counts = volatile(0, 1, 0, *[0] * 60, 1)
+    assert said(*counts) == [(1, "critical", True, 1), (63, "critical", True, 1)]
 
 
 def test_corrected_errors_are_not_its_business() -> None:
