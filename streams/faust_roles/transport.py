@@ -3,6 +3,10 @@
 Faust commits every second and at every rebalance, so the group's commit is ahead of the snapshot as a rule; what lies
 between is in no state and would never be folded again. Both of Faust's recovery paths seek to the committed offsets when
 the tables have been read, through `seek_to_committed`: there the restart point takes the commit's place.
+
+A fetch that is under way while that happens may bring records of the old position, after which Faust would drop those of
+the new one as read before; or it fails, because the client's buffers were taken from under it. Either way it is thrown
+away and all partitions are sought once more, with no fetch under way.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ __all__ = ["SnapshotTransport"]
 class _SnapshotConsumer(driver.Consumer):  # type: ignore[misc]  # Faust ships no usable types
     """Seeks the partitions of the role's topics to their restart points."""
 
+    _seeks = 0
+
     async def seek_to_committed(self) -> Mapping[Any, int]:
+        self._seeks += 1
         committed = dict(await super().seek_to_committed())
         points = await self.app.paceline_restart_points(committed)
         for tp, offset in points.items():
@@ -28,6 +35,19 @@ class _SnapshotConsumer(driver.Consumer):  # type: ignore[misc]  # Faust ships n
             # What this returns becomes Faust's own idea of what is read and acknowledged.
             committed[tp] = offset
         return committed
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        seeks = self._seeks
+        try:
+            fetched = await super()._wait_next_records(timeout)
+        except KeyError:
+            if self._seeks == seeks:
+                raise
+            fetched = None
+        if self._seeks == seeks:
+            return fetched
+        await self.perform_seek()
+        return {}, set()
 
 
 class SnapshotTransport(driver.Transport):  # type: ignore[misc]
