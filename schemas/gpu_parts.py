@@ -139,6 +139,7 @@ def parts() -> tuple[GpuPart, ...]:
     return tuple(row.part for row in _table().rows)
 
 
+@functools.lru_cache(maxsize=1024)
 def find(nvml_name: str) -> GpuPart | None:
     """The part with this name, or None when the table cannot say which one it is.
 

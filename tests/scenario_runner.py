@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from factories import H100, JOB, SITE, START_NS, at, pci_of, placement, uuid_of
 
-from schemas.events import KernelEvent
-from schemas.fleet import Job, Policy, RulePolicy
+from schemas.events import KernelEvent, NodeStatus
+from schemas.fleet import Job, Policy, RankPlacement, RulePolicy
 from schemas.frames import FabricFrame, GpuFrame
 from schemas.steps import StepTiming
 from schemas.topics import topic_of
@@ -30,7 +30,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Scenario", "failures", "load", "outputs_of"]
 
-_SECTIONS = {"summary", "fleet", "job", "policy", "steps", "gpus", "kernel", "fabric", "expect"}
+_SECTIONS = {
+    "summary",
+    "fleet",
+    "job",
+    "policy",
+    "steps",
+    "gpus",
+    "kernel",
+    "fabric",
+    "heartbeats",
+    "status",
+    "clock",
+    "expect",
+}
 _TIMES = ("compute_us", "forward_us", "backward_us", "host_us", "data_us", "own_us", "wait_us", "tokens")
 _KINDS = {"finding": "finding", "step": "step_result", "incident": "incident", "command": "command"}
 
@@ -86,6 +99,10 @@ def load(path: Path) -> Scenario:
     arriving += [(record.event_time_ns, record) for record in _kernel_events(told.get("kernel", []))]
     if "fabric" in told:
         arriving += [(record.event_time_ns, record) for record in _fabric_frames(told["fabric"], fleet)]
+    if "heartbeats" in told or "status" in told:
+        statuses = _statuses(told.get("heartbeats", {"seconds": 0}), told.get("status", []), fleet)
+        arriving += [(record.event_time_ns, record) for record in statuses]
+    arriving = [_by_clock(arrival_ns, record, told.get("clock", [])) for arrival_ns, record in arriving]
     # Stable: what shares a time arrives in the order of the sections.
     arriving.sort(key=lambda entry: entry[0])
     expect = told.get("expect", {})
@@ -328,17 +345,44 @@ def _kernel_events(entries: list[dict[str, Any]]) -> Iterator[KernelEvent]:
 
 
 def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]:
-    """A port of each node, and the ports of a switch to them, with counters that grow as the changes say."""
-    _known("fabric", table, {"seconds", "switch", "change"})
-    for change in table.get("change", []):
-        _known("fabric.change", change, {"node", "switch_port", "from_s", "to_s", "rx_per_s", "tx_per_s"})
+    """Ports of each node, and the ports of a switch to them, with counters that grow as the changes say."""
+    _known("fabric", table, {"seconds", "switch", "ports", "counters", "change"})
+    changes = table.get("change", [])
+    for change in changes:
+        known = {"node", "switch_port", "port", "from_s", "to_s", "rx_per_s", "tx_per_s", "link_state", "per_s", "add"}
+        _known("fabric.change", change, known)
+    ports = range(table.get("ports", 1))
+    names = sorted({*table.get("counters", {}), *(name for change in changes for name in change.get("per_s", {}))})
+    tells_downs = any("link_down_events" in change.get("add", {}) for change in changes)
 
-    def counter(side: str, node: int, direction: str, second: int) -> int:
+    def lasted_s(change: dict[str, Any], second: int) -> int:
+        return max(0, min(second, int(change.get("to_s", 2**31))) - int(change.get("from_s", 0)))
+
+    def pause(side: str, node: int, direction: str, second: int) -> int:
         return sum(
-            change.get(f"{direction}_per_s", 0)
-            * max(0, min(second, change.get("to_s", 2**31)) - change.get("from_s", 0))
-            for change in table.get("change", [])
-            if change.get(side) == node
+            int(change.get(f"{direction}_per_s", 0)) * lasted_s(change, second)
+            for change in changes
+            if change.get(side) == node and change.get("port", 0) == 0
+        )
+
+    def of_port(node: int, port: int) -> Iterator[dict[str, Any]]:
+        return (c for c in changes if "switch_port" not in c and c.get("node") == node and c.get("port", port) == port)
+
+    def counter(name: str, node: int, port: int, second: int) -> int | None:
+        value = table.get("counters", {}).get(name, 0)
+        value = value[port % len(value)] if isinstance(value, list) else value
+        if value == "null":
+            return None
+        growth = (int(c.get("per_s", {}).get(name, 0)) * lasted_s(c, second) for c in of_port(node, port))
+        return int(value) + sum(growth)
+
+    def link_state(node: int, port: int, second: int) -> str:
+        states = [c["link_state"] for c in of_port(node, port) if "link_state" in c and _lasts(c, second)]
+        return states[-1] if states else "active"
+
+    def downs(node: int, port: int, second: int) -> int:
+        return sum(
+            int(c.get("add", {}).get("link_down_events", 0)) for c in of_port(node, port) if second >= c["from_s"]
         )
 
     for second in range(table["seconds"]):
@@ -349,12 +393,15 @@ def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]
                 agent_session="s1",
                 seq=second,
                 event_time_ns=at(second),
-                device=("mlx5_0",),
-                port=("1",),
+                device=tuple(f"mlx5_{port}" for port in ports),
+                port=("1",) * len(ports),
+                link_state=tuple(link_state(node, port, second) for port in ports),
+                link_down_events=tuple(downs(node, port, second) for port in ports) if tells_downs else None,
+                counters={name: tuple(counter(name, node, port, second) for port in ports) for name in names},
                 pfc_port=(0,),
                 pfc_priority=(3,),
-                rx_pause_frames=(counter("node", node, "rx", second),),
-                tx_pause_frames=(counter("node", node, "tx", second),),
+                rx_pause_frames=(pause("node", node, "rx", second),),
+                tx_pause_frames=(pause("node", node, "tx", second),),
             )
         if "switch" in table:
             nodes = range(fleet.nodes)
@@ -369,6 +416,48 @@ def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]
                 peer=tuple(fleet.node_id(node) for node in nodes),
                 pfc_port=tuple(nodes),
                 pfc_priority=(3,) * fleet.nodes,
-                rx_pause_frames=tuple(counter("switch_port", node, "rx", second) for node in nodes),
-                tx_pause_frames=tuple(counter("switch_port", node, "tx", second) for node in nodes),
+                rx_pause_frames=tuple(pause("switch_port", node, "rx", second) for node in nodes),
+                tx_pause_frames=tuple(pause("switch_port", node, "tx", second) for node in nodes),
             )
+
+
+def _lasts(change: dict[str, Any], second: float) -> bool:
+    return bool(change.get("from_s", 0) <= second < change.get("to_s", 2**31))
+
+
+# --- Statuses and clocks --------------------------------------------------------------------------------------------
+
+
+def _statuses(table: dict[str, Any], entries: list[dict[str, Any]], fleet: Fleet) -> Iterator[NodeStatus]:
+    """Heartbeats every 5 s, each node at its own phase, but where nodes are silent; and what else they said."""
+    _known("heartbeats", table, {"seconds", "silent"})
+    said: dict[int, list[tuple[float, str]]] = defaultdict(list)
+    for node in range(fleet.nodes):
+        for tick in range(table["seconds"] // 5):
+            second = 5 * tick + 0.3 * (node % 16)
+            silences = [silence for silence in table.get("silent", []) if node in silence["nodes"]]
+            if not any(_lasts(silence, second) for silence in silences):
+                said[node].append((second, "heartbeat"))
+    for silence in table.get("silent", []):
+        _known("heartbeats.silent", silence, {"nodes", "from_s", "to_s"})
+    for entry in entries:
+        _known("status", entry, {"at_s", "node", "state"})
+        said[entry.get("node", 0)].append((entry["at_s"], entry["state"]))
+    for node, statuses in said.items():
+        for seq, (second, state) in enumerate(sorted(statuses)):
+            yield NodeStatus(
+                node_id=fleet.node_id(node), agent_session="s1", seq=seq, event_time_ns=at(second), state=state
+            )
+
+
+def _by_clock(arrival_ns: int, record: Record, entries: list[dict[str, Any]]) -> tuple[int, Record]:
+    """A record as its node's clock stamps it; it arrives when it was sent."""
+    for entry in entries:
+        _known("clock", entry, {"node", "from_s", "to_s", "behind_s"})
+        if getattr(record, "node_id", None) != f"node-{entry['node']}" or isinstance(record, RankPlacement):
+            continue
+        if entry.get("from_s", 0) <= (arrival_ns - START_NS) / 1e9 < entry.get("to_s", 2**31):
+            at_ns: int = record.event_time_ns  # type: ignore[attr-defined]
+            record = record.model_copy(update={"event_time_ns": at_ns - round(entry.get("behind_s", 0) * 1e9)})
+            break
+    return arrival_ns, record

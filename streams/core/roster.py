@@ -115,7 +115,7 @@ class Roster:
             known = roster.placements.get(record.node_id)
             if known is not None and record.version <= known.version:
                 return False
-            roster.placements[record.node_id] = record
+            roster.placements[record.node_id] = _with_known_devices(record, known)
             roster.changed()
         elif isinstance(record, Node):
             known_node = self.nodes.get(record.node_id)
@@ -163,3 +163,21 @@ class Roster:
             if name is not None and name in devices:
                 return devices[name]
         return None
+
+
+def _with_known_devices(placement: RankPlacement, known: RankPlacement | None) -> RankPlacement:
+    """A placement whose unknown devices are those that were known before: not knowing one is no news about it."""
+    if known is None or None not in placement.gpu_uuid:
+        return placement
+    devices = {
+        rank: (known.gpu_uuid[index], known.pci_bus_id[index] if known.pci_bus_id is not None else None)
+        for index, rank in enumerate(known.rank)
+    }
+    addresses = placement.pci_bus_id or (None,) * len(placement.rank)
+    named = [
+        (gpu_uuid, address) if gpu_uuid is not None or address is not None else devices.get(rank, (None, None))
+        for rank, gpu_uuid, address in zip(placement.rank, placement.gpu_uuid, addresses, strict=True)
+    ]
+    return placement.model_copy(
+        update={"gpu_uuid": tuple(pair[0] for pair in named), "pci_bus_id": tuple(pair[1] for pair in named)}
+    )

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.findings import Evidence, Subject
 from streams.core.edges import EdgeState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class ClockSkew:
 
     def __init__(self, site_id: str, defaults: ClockSkewThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or ClockSkewThresholds()
+        self._limits = LimitsInForce(defaults or ClockSkewThresholds(), RULE)
         self._publishers: dict[str, _Publisher] = {}
         self._latest_ns = 0
         self._judged_ns = 0
@@ -116,7 +116,7 @@ class ClockSkew:
     def _judge(self, until_ns: int, roster: Roster) -> Iterator[Finding]:
         while self._judged_ns + _BUCKET_NS <= until_ns:
             end_ns = self._judged_ns = self._judged_ns + _BUCKET_NS
-            limits = thresholds_for(self._defaults, roster.policy, RULE)
+            limits = self._limits.of(roster.policy)
             for name in sorted(self._publishers):
                 publisher = self._publishers[name]
                 publisher.lows = {

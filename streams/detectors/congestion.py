@@ -16,8 +16,8 @@ from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ class Congestion:
 
     def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or CongestionThresholds()
+        self._limits = LimitsInForce(defaults or CongestionThresholds(), RULE)
         self._states: Keyed[_PortRate] = Keyed(_PortRate)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time. Switches' frames say nothing."""
         if frame.view != "host":
             return
-        limits = thresholds_for(self._defaults, roster.policy, RULE)
+        limits = self._limits.of(roster.policy)
         layers = [_link_layer(frame, index) for index in range(len(frame.device))]
         for name in _COUNTERS:
             column = frame.counters.get(name)

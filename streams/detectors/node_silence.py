@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Evidence, Subject
 from streams.core.keyed import SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ class NodeSilence:
 
     def __init__(self, site_id: str, defaults: NodeSilenceThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or NodeSilenceThresholds()
+        self._limits = LimitsInForce(defaults or NodeSilenceThresholds(), RULE)
         self._nodes: dict[str, _Node] = {}
         self._held: list[tuple[int, str, str, int, list[Any]]] = []
         """Statuses not yet applied: when, node, state, its own time, place. A heap."""
@@ -123,7 +123,7 @@ class NodeSilence:
         if until_ns <= self._now_ns:
             return
         if self._next_ns() <= until_ns:
-            limits = thresholds_for(self._defaults, roster.policy, RULE)
+            limits = self._limits.of(roster.policy)
             while (at_ns := self._next_ns()) <= until_ns:
                 self._now_ns = at_ns
                 # A heartbeat at the very moment at which its node would be silent counts.

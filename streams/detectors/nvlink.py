@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits
 from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
 
@@ -63,7 +63,7 @@ class NvlinkErrors:
 
     def __init__(self, site_id: str, defaults: NvlinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or NvlinkThresholds()
+        self._limits = LimitsInForce(defaults or NvlinkThresholds(), RULE)
         self._states: Keyed[_GpuLinks] = Keyed(_GpuLinks)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ class NvlinkErrors:
         if frame.nvlink_crc_errors is None:
             return
         skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: thresholds_for(self._defaults, roster.policy, RULE, sku) for sku in {*skus, None}}
+        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
         for index, count in enumerate(frame.nvlink_crc_errors):
             if count is None:
                 continue

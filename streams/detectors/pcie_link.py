@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits, TrailingSum
 from streams.detectors.gpu_frames import gpu_key, gpu_subject, is_busy, value
 
@@ -61,6 +61,17 @@ class PcieLinkThresholds:
     replay_factor: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One reading of a link that is there; None is unknown."""
+
+    width: int | None
+    generation: int | None
+    max_width: int | None
+    max_generation: int | None
+    busy: bool
+
+
 class _GpuLink(SubjectState):
     __slots__ = ("edge", "minute", "narrow", "replay", "replay_edge", "slow", "was_slow")
 
@@ -94,7 +105,7 @@ class PcieLink:
 
     def __init__(self, site_id: str, defaults: PcieLinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or PcieLinkThresholds()
+        self._limits = LimitsInForce(defaults or PcieLinkThresholds(), RULE)
         self._states: Keyed[_GpuLink] = Keyed(_GpuLink)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
@@ -102,37 +113,36 @@ class PcieLink:
         if frame.pcie_link_width is None and frame.pcie_link_gen is None:
             return
         skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: thresholds_for(self._defaults, roster.policy, RULE, sku) for sku in {*skus, None}}
+        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
         for index, sku in enumerate(skus):
             width, generation = _reading(frame, index)
             if width is None and generation is None:
                 continue
             state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            yield from self._degraded(frame, index, state, width, generation, limits[sku], evidence)
-            yield from self._replays(frame, index, state, width, generation, limits[sku], evidence)
+            link = _Link(width, generation, *_maximum(frame, index), busy=is_busy(frame, index))
+            yield from self._degraded(frame, index, state, link, limits[sku], evidence)
+            yield from self._replays(frame, index, state, link, limits[sku], evidence)
 
     def _degraded(
         self,
         frame: GpuFrame,
         index: int,
         state: _GpuLink,
-        width: int | None,
-        generation: int | None,
+        link: _Link,
         limits: PcieLinkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        max_width, max_generation = _maximum(frame, index)
+        width, generation, max_width, max_generation = link.width, link.generation, link.max_width, link.max_generation
         is_narrow = width is not None and max_width is not None and width < max_width
         is_low = generation is not None and max_generation is not None and generation < max_generation
         state.narrow.configure(limits.width_hits, limits.span_ns)
         state.slow.configure(limits.generation_hits, limits.span_ns)
         narrow = state.narrow.add(now_ns, is_narrow)
-        busy = is_busy(frame, index)
-        slow = state.slow.add(now_ns, is_low and busy)
+        slow = state.slow.add(now_ns, is_low and link.busy)
         if narrow or slow:
             state.was_slow = slow
-        elif state.was_slow and is_low and not busy and state.edge.is_open:
+        elif state.was_slow and is_low and not link.busy and state.edge.is_open:
             # At rest the low generation that was found says nothing more: neither that it stands nor that it is over.
             return
         onsets = [hits.first_ns for hits, held in ((state.narrow, narrow), (state.slow, slow)) if held]
@@ -176,8 +186,7 @@ class PcieLink:
         frame: GpuFrame,
         index: int,
         state: _GpuLink,
-        width: int | None,
-        generation: int | None,
+        link: _Link,
         limits: PcieLinkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
@@ -187,10 +196,11 @@ class PcieLink:
         now_ns = frame.event_time_ns
         step = state.replay.read(frame.agent_session, now_ns, int(count))
         replays = state.minute.add(now_ns, step[0] if step is not None else 0)
-        max_width, max_generation = _maximum(frame, index)
+        if not replays and not state.replay_edge.is_open:
+            return
         # Trained down, a link may replay less; what it did at work a moment ago must not be held against that.
-        judged = generation if is_busy(frame, index) or max_generation is None else max_generation
-        explained = replays_per_minute(judged, width or max_width)
+        judged = link.generation if link.busy or link.max_generation is None else link.max_generation
+        explained = replays_per_minute(judged, link.width or link.max_width)
         if explained is None:
             return
         limit = limits.replay_factor * explained
@@ -212,8 +222,8 @@ class PcieLink:
             values={
                 "replays_in_minute": replays,
                 "limit_replays_in_minute": limit,
-                "link_width": width,
-                "link_gen": generation,
+                "link_width": link.width,
+                "link_gen": link.generation,
             },
             evidence=evidence,
         )

@@ -18,8 +18,8 @@ from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits, TrailingSum
 
 if TYPE_CHECKING:
@@ -140,13 +140,13 @@ class PortErrors:
 
     def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or PortErrorThresholds()
+        self._limits = LimitsInForce(defaults or PortErrorThresholds(), RULE)
         self._links: Keyed[_Link] = Keyed(_Link)
         self._counters: Keyed[_PortCounter] = Keyed(_PortCounter)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
-        limits = thresholds_for(self._defaults, roster.policy, RULE)
+        limits = self._limits.of(roster.policy)
         for index in range(len(frame.device)):
             yield from self._link(frame, index, limits, evidence)
             for name in (*_PER_SECOND, RECOVERIES):

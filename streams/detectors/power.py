@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits, TrailingSum
 from streams.detectors.gpu_frames import gpu_key, gpu_subject, is_busy, value
 
@@ -78,11 +78,11 @@ class _CappedTime:
         self._last_ns: int | None = None
 
     def add(self, now_ns: int, busy: bool, capped: bool, span_ns: int) -> None:
-        """A sample speaks for the time since the one before it, at most a minute."""
+        """A sample speaks for the time since the one before it; one that is over a minute after it, for none."""
         since_ns = now_ns - self._last_ns if self._last_ns is not None else 0
         self._last_ns = now_ns
         while self._buckets and self._buckets[0][0] <= now_ns - span_ns:
-            self._buckets.pop(0)
+            del self._buckets[0]
         if not busy or not 0 < since_ns <= _LONGEST_SAMPLE_NS:
             return
         start_ns = now_ns - now_ns % max(1, span_ns // _BUCKETS)
@@ -125,7 +125,7 @@ class Power:
 
     def __init__(self, site_id: str, defaults: PowerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or PowerThresholds()
+        self._limits = LimitsInForce(defaults or PowerThresholds(), RULE)
         self._states: Keyed[_GpuPower] = Keyed(_GpuPower)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ class Power:
         if frame.clock_event_reasons_mask is None:
             return
         skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: thresholds_for(self._defaults, roster.policy, RULE, sku) for sku in {*skus, None}}
+        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
         now_ns = frame.event_time_ns
         shares: dict[int, float] = {}
         for index, mask in enumerate(frame.clock_event_reasons_mask):
@@ -147,12 +147,18 @@ class Power:
             if share is not None:
                 shares[index] = share
             yield from self._slowdown(frame, index, state, busy, mask, of_gpu, evidence)
-        groups = {index: _group(frame, index, roster) for index in shares}
+        least = min(shares.values(), default=0.0)
+        groups: dict[int, tuple[str | None, str | None]] | None = None
         for index, mask in enumerate(frame.clock_event_reasons_mask):
             if mask is None:
                 continue
-            peers = [shares[peer] for peer in shares if peer != index and groups[peer] == groups.get(index)]
-            yield from self._cap(frame, index, shares.get(index), peers, limits[skus[index]], evidence)
+            share, of_gpu = shares.get(index), limits[skus[index]]
+            peers: list[float] = []
+            # No median is below the least share: where even that is near, nobody's peers need be known.
+            if share is not None and share - least > of_gpu.cap_share_above:
+                groups = groups or {peer: _group(frame, peer, roster) for peer in shares}
+                peers = [shares[peer] for peer in shares if peer != index and groups[peer] == groups[index]]
+            yield from self._cap(frame, index, share, peers, of_gpu, evidence)
 
     def _slowdown(
         self,

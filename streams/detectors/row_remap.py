@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from streams.core.edges import EdgeState
 from streams.core.keyed import Keyed, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RowRemap:
 
     def __init__(self, site_id: str, defaults: RowRemapThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or RowRemapThresholds()
+        self._limits = LimitsInForce(defaults or RowRemapThresholds(), RULE)
         self._flags: Keyed[_Flag] = Keyed(_Flag)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ class RowRemap:
                 if reading is None:
                     continue
                 sku = frame.sku[index] if frame.sku is not None else None
-                limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
+                limits = self._limits.of(roster.policy, sku)
                 least = limits.uncorrectable_rows if kind == "row_remap_exhausting" else 1
                 flag = self._flags[f"{frame.node_id}/{gpu_key(frame, index)}/{kind}"]
                 first, flag.seen = not flag.seen, True

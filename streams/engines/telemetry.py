@@ -1,12 +1,12 @@
 """Role telemetry: node and switch records of one partition in, device findings and progress marks out.
 
 Repeats are dropped and small reorderings undone per source and stream, then each rule reads the frames of a node in the
-node's own order. No rule compares nodes here.
+node's own order. Only the rule of heartbeats compares nodes, by the time of the partition.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import ProgressMark
@@ -15,23 +15,43 @@ from streams.core.position import Position
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.sequence import OrderedSources, SeenNumbers
 from streams.core.thresholds import is_enabled
+from streams.detectors.clock_skew import ClockSkew
+from streams.detectors.congestion import Congestion
 from streams.detectors.ecc import UncorrectableEcc
+from streams.detectors.node_silence import NodeSilence
+from streams.detectors.nvlink import NvlinkErrors
+from streams.detectors.pcie_link import PcieLink
 from streams.detectors.pfc import PfcPause
+from streams.detectors.port_errors import PortErrors
+from streams.detectors.power import Power
+from streams.detectors.row_remap import RowRemap
 from streams.detectors.sm_clock import SmClock
 from streams.detectors.thermal import ThermalViolation
 from streams.detectors.xid import XidCodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from schemas.base import Record
-    from schemas.findings import Finding
+    from schemas.findings import Evidence, Finding
     from streams.core.roster import Roster
 
 __all__ = ["TelemetryEngine"]
 
 if TYPE_CHECKING:
     _Item = tuple[Record, Position]
+
+
+class _GpuRule(Protocol):
+    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]: ...
+    def snapshot(self) -> dict[str, Any]: ...
+    def restore(self, snapshot: Any) -> None: ...
+
+
+class _PortRule(Protocol):
+    def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]: ...
+    def snapshot(self) -> dict[str, Any]: ...
+    def restore(self, snapshot: Any) -> None: ...
 
 
 class TelemetryEngine:
@@ -45,12 +65,22 @@ class TelemetryEngine:
         self._kernel_lines = SeenNumbers()
         self._clock = PartitionClock()
         self._pacer = MarkPacer()
-        self._gpu_rules: dict[str, SmClock | ThermalViolation | UncorrectableEcc] = {
+        self._gpu_rules: dict[str, _GpuRule] = {
             "sm_clock": SmClock(site_id),
             "thermal_violation": ThermalViolation(site_id),
             "uncorrectable_ecc": UncorrectableEcc(site_id),
+            "power": Power(site_id),
+            "nvlink_errors": NvlinkErrors(site_id),
+            "pcie_link": PcieLink(site_id),
+            "row_remap": RowRemap(site_id),
         }
-        self._pfc = PfcPause(site_id)
+        self._port_rules: dict[str, _PortRule] = {
+            "pfc_pause": PfcPause(site_id),
+            "port_errors": PortErrors(site_id),
+            "congestion": Congestion(site_id),
+        }
+        self._clock_skew = ClockSkew(site_id)
+        self._node_silence = NodeSilence(site_id)
         self._xid = XidCodes(site_id)
 
     @property
@@ -76,6 +106,7 @@ class TelemetryEngine:
             for item, place in self._sources.offer(source, record.seq, record.event_time_ns, (record, position)):
                 outputs += self._findings(item, place)
             self._clock.observe(publisher, record.event_time_ns)
+            outputs += self._findings_of_times(record, publisher, position)
         return outputs + self._mark()
 
     def take_late(self) -> list[_Item]:
@@ -88,19 +119,45 @@ class TelemetryEngine:
         outputs: list[Record] = []
         for item, place in self._sources.flush():
             outputs += self._findings(item, place)
+        policy = self._roster.policy
+        if is_enabled(policy, "clock_skew"):
+            outputs += self._clock_skew.flush(self._roster)
+        if is_enabled(policy, "node_silence"):
+            outputs += self._node_silence.flush(self._roster)
         return outputs
+
+    def _findings_of_times(
+        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
+    ) -> Iterator[Finding]:
+        """What the times of a record say. These rules restore order by themselves, and look at repeats alike."""
+        policy = self._roster.policy
+        is_switch = isinstance(record, FabricFrame) and record.view == "switch"
+        if is_enabled(policy, "clock_skew"):
+            yield from self._clock_skew.on_record(
+                publisher,
+                record.event_time_ns,
+                position.append_ms,
+                self._roster,
+                position.evidence(),
+                level="switch" if is_switch else "node",
+            )
+        if is_enabled(policy, "node_silence"):
+            if isinstance(record, NodeStatus):
+                self._node_silence.on_status(record, position.evidence())
+            yield from self._node_silence.on_time(self._clock.time_ns, self._roster)
 
     def _findings(self, record: Record, position: Position) -> list[Finding]:
         policy = self._roster.policy
         evidence = position.evidence()
         found: list[Finding] = []
         if isinstance(record, GpuFrame):
-            for name, rule in self._gpu_rules.items():
+            for name, gpu_rule in self._gpu_rules.items():
                 if is_enabled(policy, name):
-                    found += rule.on_frame(record, self._roster, evidence)
+                    found += gpu_rule.on_frame(record, self._roster, evidence)
         elif isinstance(record, FabricFrame):
-            if is_enabled(policy, "pfc_pause"):
-                found += self._pfc.on_frame(record, self._roster, evidence)
+            for name, port_rule in self._port_rules.items():
+                if is_enabled(policy, name):
+                    found += port_rule.on_frame(record, self._roster, evidence)
         elif isinstance(record, KernelEvent) and is_enabled(policy, "xid"):
             found += self._xid.on_event(record, self._roster, evidence)
         return found
@@ -127,7 +184,9 @@ class TelemetryEngine:
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
             "gpu_rules": {name: rule.snapshot() for name, rule in self._gpu_rules.items()},
-            "pfc": self._pfc.snapshot(),
+            "port_rules": {name: rule.snapshot() for name, rule in self._port_rules.items()},
+            "clock_skew": self._clock_skew.snapshot(),
+            "node_silence": self._node_silence.snapshot(),
             "xid": self._xid.snapshot(),
         }
 
@@ -137,7 +196,10 @@ class TelemetryEngine:
         self._kernel_lines.restore(snapshot["kernel_lines"])
         self._clock.restore(snapshot["clock"])
         self._pacer.restore(snapshot["pacer"])
-        for name, rule in self._gpu_rules.items():
-            rule.restore(snapshot["gpu_rules"][name])
-        self._pfc.restore(snapshot["pfc"])
+        for name, gpu_rule in self._gpu_rules.items():
+            gpu_rule.restore(snapshot["gpu_rules"][name])
+        for name, port_rule in self._port_rules.items():
+            port_rule.restore(snapshot["port_rules"][name])
+        self._clock_skew.restore(snapshot["clock_skew"])
+        self._node_silence.restore(snapshot["node_silence"])
         self._xid.restore(snapshot["xid"])

@@ -115,16 +115,14 @@ def _resume_from_snapshots(app: faust.App, settings: WorkerSettings, keeper: Sta
     """
     inputs = {topic_named(family).name for family in INPUTS[settings.role]}
 
-    async def restart_points(committed: dict[Any, int | None]) -> dict[Any, int]:
+    def restart_points(assigned: set[Any]) -> dict[Any, int]:
         points = {}
-        for tp, offset in committed.items():
+        for tp in assigned:
             if tp.topic not in inputs:
                 continue
             point = keeper.restart_offset(tp.partition, tp.topic)
-            if point is not None:
-                points[tp] = point
-            elif offset:
-                points[tp] = 0
+            # Always sought, even without commits: what was fetched and thrown away in the meantime must come again.
+            points[tp] = point if point is not None else 0
         return points
 
     app.paceline_restart_points = restart_points

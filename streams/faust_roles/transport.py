@@ -29,7 +29,7 @@ class _SnapshotConsumer(driver.Consumer):  # type: ignore[misc]  # Faust ships n
     async def seek_to_committed(self) -> Mapping[Any, int]:
         self._seeks += 1
         committed = dict(await super().seek_to_committed())
-        points = await self.app.paceline_restart_points(committed)
+        points = self.app.paceline_restart_points(self.assignment())
         for tp, offset in points.items():
             await self._seek(tp, offset)
             # What this returns becomes Faust's own idea of what is read and acknowledged.

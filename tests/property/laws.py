@@ -55,8 +55,9 @@ def assert_restart_changes_nothing(
         make: makes a fresh operator.
         feed: gives one item to an operator and returns what comes out.
         items: the stream.
-        split: how many items the first operator takes before the snapshot.
+        split: how many items the first operator takes before the snapshot; where the stream is shorter, the rest of it.
     """
+    split %= len(items) + 1
     whole, before, after = make(), make(), make()
     expected = [feed(whole, item) for item in items]
     seen = [feed(before, item) for item in items[:split]]
@@ -83,8 +84,9 @@ def assert_engine_restart_changes_nothing(
         make: makes a fresh engine.
         feed: gives one record to an engine and returns what comes out.
         arriving: records with their topics; offsets are given anew, in order of arrival.
-        split: how many records are taken before the snapshot.
+        split: how many records are taken before the snapshot; where there are fewer, the rest of it.
     """
+    split %= len(arriving) + 1
     log: list[tuple[Record, Position]] = []
     ends: dict[str, int] = {}
     for record, place in arriving:

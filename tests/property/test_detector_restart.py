@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from schemas.frames import FabricFrame, GpuFrame
     from schemas.steps import StepTiming
 
-SPLIT = st.integers(0, 40)
+SPLIT = st.integers(0, 10_000)
 ROSTER = Roster()
 ROSTER.take(
     job(
@@ -49,7 +49,7 @@ MEMBERS = frozenset(range(4))
 def streams_of_frames(draw: st.DrawFn) -> list[GpuFrame]:
     """Two GPUs that heat up, clock down, err, and an agent that restarts."""
     seconds, heat, errors, session, frames = 0, [0, 0], [0, 0], 0, []
-    for _ in range(draw(st.integers(0, 40))):
+    for _ in range(draw(st.integers(10, 40))):
         seconds += draw(st.sampled_from([1, 1, 1, 20, 70]))
         session += draw(st.sampled_from([0, 0, 0, 0, 1]))
         for gpu in (0, 1):
@@ -95,7 +95,7 @@ def test_uncorrectable_ecc_survives_a_restart(frames: list[GpuFrame], split: int
 @st.composite
 def streams_of_pause(draw: st.DrawFn) -> list[FabricFrame]:
     seconds, rx, tx, frames = 0, 0, 0, []
-    for _ in range(draw(st.integers(0, 40))):
+    for _ in range(draw(st.integers(10, 40))):
         seconds += draw(st.sampled_from([1, 1, 1, 5, 15]))
         rx += draw(st.sampled_from([0, 50, 5000]))
         tx += draw(st.sampled_from([0, 5000]))
@@ -110,7 +110,9 @@ def test_pfc_pause_survives_a_restart(frames: list[FabricFrame], split: int) -> 
 
 
 KERNEL_LINES = st.lists(
-    st.tuples(st.integers(0, 50), st.sampled_from([31, 63, 79, 9999]), st.integers(0, 1), st.booleans()), max_size=40
+    st.tuples(st.integers(0, 50), st.sampled_from([31, 63, 79, 9999]), st.integers(0, 1), st.booleans()),
+    min_size=10,
+    max_size=40,
 )
 
 
@@ -133,7 +135,7 @@ def streams_of_timings(draw: st.DrawFn) -> list[StepTiming]:
     """Two nodes of two ranks: some report late, twice or not at all, some are slow for a while."""
     timings = []
     slow = draw(st.sampled_from([None, 0, 3]))
-    for step in range(draw(st.integers(0, 20))):
+    for step in range(draw(st.integers(5, 20))):
         number = step + (10 if step > 12 else 0)
         for node in (0, 1):
             compute = [200_000 + draw(st.sampled_from([0, 0, 0, 300, 80_000])) for _ in range(2)]
@@ -147,7 +149,7 @@ def streams_of_timings(draw: st.DrawFn) -> list[StepTiming]:
                         compute,
                         node_id=f"node-{node}",
                         first_rank=2 * node,
-                        step_us=700_000 if step % 2 else 900_000,
+                        step_us=1_700_000 if step % 2 else 1_900_000,
                         wait_us=(draw(st.sampled_from([10_000, 500_000])),) * 2,
                         dp_us=[draw(st.sampled_from([20_000, 90_000]))] * 2,
                         phase=draw(st.sampled_from(["train"] * 9 + ["checkpoint"])),
@@ -204,3 +206,51 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] =
 def test_every_job_rule_survives_a_restart(name: str, timings: list[StepTiming], split: int) -> None:
     make, read = READERS[name]
     assert_restart_changes_nothing(make, read, closed_steps(timings), split)
+
+
+def a_long_history() -> list[StepTiming]:
+    """Ninety steps, one a minute, in which every job rule opens and clears."""
+    timings = []
+    for step in range(90):
+        own = [200_000 + 150 * ((7 * rank + 3 * step) % 5) for rank in range(4)]
+        if 12 <= step < 30:
+            own[3] = 280_000
+        if step >= 60:
+            own = [round(1.2 * us) for us in own]
+        step_us = 700_000
+        if 5 <= step < 9 or 35 <= step < 48 or step >= 70:
+            step_us = 1_300_000
+        if 50 <= step < 54:
+            step_us = 400_000
+        for node in (0, 1):
+            if node == 1 and 32 <= step < 35:
+                continue
+            timings.append(
+                step_timing(
+                    step,
+                    60.0 * step,
+                    own[2 * node : 2 * node + 2],
+                    node_id=f"node-{node}",
+                    first_rank=2 * node,
+                    step_us=step_us,
+                    wait_us=(600_000 if 36 <= step < 45 else 50_000,) * 2,
+                    dp_us=[90_000 if 40 <= step < 58 else 20_000] * 2,
+                    phase="checkpoint" if step == 20 else "train",
+                )
+            )
+    return timings
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_every_job_rule_survives_restarts_all_along_a_long_history(name: str) -> None:
+    make, read = READERS[name]
+    history = closed_steps(a_long_history())
+    whole = make()
+    edges = {finding.state for step in history for finding in findings_of(read(whole, step))}
+    assert edges == {"open", "cleared"}
+    for split in range(0, len(history), 3):
+        assert_restart_changes_nothing(make, read, history, split)
+
+
+def findings_of(said: Any) -> list[Any]:
+    return said[0] if isinstance(said, tuple) else said

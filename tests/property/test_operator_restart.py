@@ -18,7 +18,7 @@ from streams.core.standing import StandingCondition
 from streams.core.trailing import TrailingHits, TrailingSum
 
 S = 1_000_000_000
-SPLIT = st.integers(0, 40)
+SPLIT = st.integers(0, 10_000)
 
 
 def timed(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[int, Any]]]:
@@ -27,11 +27,11 @@ def timed(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[int, A
     def accumulate(pairs: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         now, result = 0, []
         for gap, value in pairs:
-            now += gap
+            now += gap * S
             result.append((now, value))
         return result
 
-    return st.lists(st.tuples(st.integers(0, 90 * S), values), max_size=40).map(accumulate)
+    return st.lists(st.tuples(st.sampled_from([0, 1, 5, 20, 40, 61, 90]), values), min_size=10, max_size=40).map(accumulate)
 
 
 @LAW
@@ -92,7 +92,9 @@ def test_states_by_subject_survive_a_restart(stream: list[tuple[int, tuple[str, 
 
 
 @LAW
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.integers(0, 30)), max_size=40), SPLIT)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12), st.integers(0, 30)), min_size=10, max_size=40), SPLIT
+)
 def test_restored_order_survives_a_restart(stream: list[tuple[str, int, int]], split: int) -> None:
     def offer(sources: OrderedSources[str], item: tuple[str, int, int]) -> Any:
         source, seq, seconds = item
@@ -104,13 +106,13 @@ def test_restored_order_survives_a_restart(stream: list[tuple[str, int, int]], s
 
 
 @LAW
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30)), max_size=40), SPLIT)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30)), min_size=10, max_size=40), SPLIT)
 def test_seen_numbers_survive_a_restart(stream: list[tuple[str, int]], split: int) -> None:
     assert_restart_changes_nothing(lambda: SeenNumbers(capacity=4), lambda o, i: o.is_new(*i), stream, split)
 
 
 @LAW
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900 * S)), max_size=40), SPLIT)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 900 * S)), min_size=10, max_size=40), SPLIT)
 def test_partition_time_survives_a_restart(stream: list[tuple[str, int]], split: int) -> None:
     def observe(clock: PartitionClock, item: tuple[str, int]) -> int:
         clock.observe(*item)
@@ -120,7 +122,7 @@ def test_partition_time_survives_a_restart(stream: list[tuple[str, int]], split:
 
 
 @LAW
-@given(st.lists(st.integers(0, 20 * S), max_size=40), SPLIT)
+@given(st.lists(st.integers(0, 20 * S), min_size=10, max_size=40), SPLIT)
 def test_the_pace_of_marks_survives_a_restart(stream: list[int], split: int) -> None:
     assert_restart_changes_nothing(MarkPacer, lambda o, i: o.due(i), stream, split)
 
@@ -140,6 +142,6 @@ def settle(order: SettledOrder[str], entry: tuple[str, str, int]) -> Any:
 
 
 @LAW
-@given(st.lists(MARKS | ITEMS, max_size=40), SPLIT)
+@given(st.lists(MARKS | ITEMS, min_size=10, max_size=40), SPLIT)
 def test_settled_order_survives_a_restart(stream: list[tuple[str, str, int]], split: int) -> None:
     assert_restart_changes_nothing(lambda: SettledOrder(10 * S), settle, stream, split)

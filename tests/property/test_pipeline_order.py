@@ -45,8 +45,8 @@ def shuffled(scenario: Scenario, seed: int) -> list[tuple[Record, Position]]:
             if isinstance(record, Job | RankPlacement):
                 arrival = 0.0
             else:
-                at_ns: int = record.event_time_ns  # type: ignore[attr-defined]
-                arrival = at_ns + rng.random() * (LATENESS_NS - 1)
+                # By arrival: a clock that is wrong does not make its records come earlier.
+                arrival = position.append_ms * 1_000_000 + rng.random() * (LATENESS_NS - 1)
             if isinstance(record, KernelEvent):
                 arrival = last_line[record.node_id] = max(arrival, last_line.get(record.node_id, 0.0))
             arrivals.append((arrival, len(arrivals), record, position))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from factories import SITE, START_NS, policy
+from factories import SITE, START_NS, gpu_frame, policy, position_of, without
 
-from schemas.findings import Evidence
+from schemas.findings import Evidence, Finding
 from schemas.fleet import RulePolicy
 from streams.core.roster import Roster
 from streams.detectors.clock_skew import ClockSkew
+from streams.engines.telemetry import TelemetryEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from schemas.findings import Finding
 
 FIRST_S = START_NS // 10**9 // 30 * 30
 """The beginning of a half minute."""
@@ -23,6 +24,12 @@ FIRST_S = START_NS // 10**9 // 30 * 30
 
 def at(seconds: float) -> int:
     return round((FIRST_S + seconds) * 1e9)
+
+
+def switched_off(rule: str) -> Roster:
+    roster = Roster()
+    roster.policy = without(rule)
+    return roster
 
 
 def heard(records: Iterable[tuple[str, float, float]], roster: Roster | None = None) -> list[Finding]:
@@ -146,3 +153,15 @@ def test_a_site_sets_the_limit() -> None:
     roster = Roster()
     roster.policy = policy({"clock_skew": RulePolicy(thresholds={"skew_ns": 40e9})})
     assert heard(node(600, lambda _: 30.0), roster) == []
+
+
+def test_the_engine_runs_it_on_frames_unless_it_is_switched_off() -> None:
+    for roster, expected in ((Roster(), ["clock_skew"]), (switched_off("clock_skew"), [])):
+        engine = TelemetryEngine(SITE, 0, roster)
+        frames = [gpu_frame(5 * n, gpus=1, seq=n) for n in range(120)]
+        records = [
+            record
+            for one in frames
+            for record in engine.on_record(one, replace(position_of(one), append_ms=one.event_time_ns // 10**6 + 9_000))
+        ]
+        assert [record.kind for record in records if isinstance(record, Finding)] == expected

@@ -5,19 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from factories import SITE, at, policy
+from factories import SITE, at, policy, position_of, without
 
+from schemas.findings import Finding
 from schemas.fleet import RulePolicy
 from schemas.frames import FabricFrame
 from streams.core.roster import Roster
 from streams.detectors.congestion import Congestion
+from streams.engines.telemetry import TelemetryEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from schemas.findings import Finding
 
 ROCE = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
+
+
+def switched_off(rule: str) -> Roster:
+    roster = Roster()
+    roster.policy = without(rule)
+    return roster
 
 
 def heard(frames: Sequence[FabricFrame], roster: Roster | None = None) -> list[Finding]:
@@ -112,3 +119,11 @@ def test_a_site_sets_the_factor() -> None:
     roster.policy = policy({"congestion": RulePolicy(thresholds={"factor": 100, "peers": 3})})
     assert heard(frames_of({"np_cnp_sent": [40_000, 500, 500, 500]}), roster) == []
     assert heard(frames_of({"np_cnp_sent": [90_000, 0, 0]}), roster) == []
+
+
+def test_the_engine_runs_it_unless_it_is_switched_off() -> None:
+    for roster, expected in ((Roster(), ["congestion_np_cnp_sent"]), (switched_off("congestion"), [])):
+        engine = TelemetryEngine(SITE, 0, roster)
+        told = frames_of({"np_cnp_sent": [90_000, 0, 0, 0]})
+        records = [record for one in told for record in engine.on_record(one, position_of(one))]
+        assert [record.kind for record in records if isinstance(record, Finding)] == expected

@@ -7,18 +7,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from factories import SITE, at, policy
+from factories import SITE, at, policy, position_of, without
 
 from schemas.events import NodeStatus
-from schemas.findings import Evidence
+from schemas.findings import Evidence, Finding
 from schemas.fleet import RulePolicy
 from streams.core.roster import Roster
 from streams.detectors.node_silence import NodeSilence
+from streams.engines.telemetry import TelemetryEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from schemas.findings import Finding
 
 
 def status(second: float, node: int, state: str = "heartbeat", session: str = "s1") -> NodeStatus:
@@ -29,6 +28,12 @@ def beats(node: int, from_s: float, to_s: float) -> list[NodeStatus]:
     """Heartbeats every 5 s, at the node's own phase, from a second on and before another."""
     first = from_s + (0.3 * node) % 5
     return [status(first + 5 * n, node) for n in range(max(0, int((to_s - first) / 5) + 1)) if first + 5 * n < to_s]
+
+
+def switched_off(rule: str) -> Roster:
+    roster = Roster()
+    roster.policy = without(rule)
+    return roster
 
 
 def heard(
@@ -219,3 +224,13 @@ def test_what_is_held_for_many_nodes_stays_bounded() -> None:
     snapshot = rule.snapshot()
     assert len(snapshot["due"]) == 200
     assert len(snapshot["held"]) <= 200 * 4
+
+
+def test_the_engine_runs_it_on_statuses_unless_it_is_switched_off() -> None:
+    for roster, expected in ((Roster(), ["node_silent"]), (switched_off("node_silence"), [])):
+        engine, records = TelemetryEngine(SITE, 0, roster), []
+        sent: dict[str, int] = {}
+        for one in sorted(fleet(12, 200, {2: 100}), key=lambda s: s.event_time_ns):
+            seq = sent[one.node_id] = sent.get(one.node_id, -1) + 1
+            records += engine.on_record(one.model_copy(update={"seq": seq}), position_of(one))
+        assert [record.kind for record in records if isinstance(record, Finding)] == expected

@@ -5,19 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from factories import SITE, at, policy
+from factories import SITE, at, policy, position_of, without
 
+from schemas.findings import Finding
 from schemas.fleet import RulePolicy
 from schemas.frames import FabricFrame
 from streams.core.roster import Roster
 from streams.detectors.port_errors import PortErrors
+from streams.engines.telemetry import TelemetryEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from schemas.findings import Finding
 
 RATES = [("symbol_error", 10), ("port_rcv_errors", 10), ("port_xmit_discards", 100), ("local_ack_timeout_err", 1)]
+
+
+def switched_off(rule: str) -> Roster:
+    roster = Roster()
+    roster.policy = without(rule)
+    return roster
 
 
 def heard(frames: Sequence[FabricFrame], roster: Roster | None = None) -> list[Finding]:
@@ -179,3 +186,10 @@ def test_a_site_sets_the_limits() -> None:
     roster.policy = policy({"port_errors": RulePolicy(thresholds={"symbol_errors_per_s": 100, "flaps": 3})})
     assert heard([frame(s, symbol_error=90 * s) for s in range(9)], roster) == []
     assert ("link_flapping", "open") not in kinds(heard(of_states("adadaaa"), roster))
+
+
+def test_the_engine_runs_it_unless_it_is_switched_off() -> None:
+    for roster, expected in ((Roster(), ["link_down"]), (switched_off("port_errors"), [])):
+        engine = TelemetryEngine(SITE, 0, roster)
+        records = [record for one in of_states("aaddd") for record in engine.on_record(one, position_of(one))]
+        assert [record.kind for record in records if isinstance(record, Finding)] == expected

@@ -69,9 +69,11 @@ def test_an_address_that_is_not_known_makes_it_the_nodes_matter() -> None:
     assert (finding.subject.level, finding.subject.node_id) == ("node", "node-1")
 
 
-def test_an_sxid_is_the_switchs_and_never_urgent() -> None:
-    (finding,) = said(xid_event(1, 22013, source="sxid", link=44))
-    assert (finding.kind, finding.subject.level, finding.subject.link, finding.urgent) == ("sxid", "switch", 44, False)
+@pytest.mark.parametrize(("code", "urgent"), [(22013, False), (10003, True)])
+def test_an_sxid_is_the_switchs_and_urgent_where_it_is_fatal(code: int, urgent: bool) -> None:
+    (finding,) = said(xid_event(1, code, source="sxid", link=44))
+    assert (finding.kind, finding.subject.level, finding.subject.link) == ("sxid", "switch", 44)
+    assert finding.urgent is urgent
 
 
 def test_lines_without_a_code_and_of_other_sources_are_not_its_business() -> None:

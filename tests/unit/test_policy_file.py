@@ -133,7 +133,7 @@ def test_an_empty_file_is_a_policy_that_changes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_policy_is_an_error_that_says_where_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ValueError, match="night.toml") as caught:
+    with pytest.raises(ValueError, match=r"night\.toml") as caught:
         load_policy(written(tmp_path, text), SITE)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         load_policy(tmp_path / "none.toml", SITE)
     path = tmp_path / "bytes.toml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="bytes.toml"):
+    with pytest.raises(ValueError, match=r"bytes\.toml"):
         load_policy(path, SITE)
 
 
