@@ -6,7 +6,6 @@ A line that cannot be read is given out with its number and the reason, never sk
 
 from __future__ import annotations
 
-import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from schemas.codec import message
 from schemas.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from schemas.base import Record
 
@@ -125,16 +124,34 @@ def read_archive(path: Path) -> Iterator[ArchiveLine | BadLine]:
         if magic != _ZSTD_MAGIC:
             yield from _lines(stream)
             return
-        import zstandard
-
-        try:
-            reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-            yield from _lines(io.BufferedReader(reader, 1 << 20))
-        except (zstandard.ZstdError, EOFError) as error:
-            raise NotAnArchiveError(f"{path}: compressed stream is damaged: {error}") from None
+        yield from _lines(_decompressed(path, stream))
 
 
-def _lines(stream: Any) -> Iterator[ArchiveLine | BadLine]:
+def _decompressed(path: Path, stream: BinaryIO) -> Iterator[bytes]:
+    """Whole lines of a compressed stream; what a torn one still holds is given out before the error."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    is_open, rest = False, b""
+    try:
+        while compressed := stream.read(1 << 20):
+            while compressed:
+                is_open = True
+                *lines, rest = (rest + frame.decompress(compressed)).split(b"\n")
+                yield from lines
+                compressed = frame.unused_data if frame.eof else b""
+                if frame.eof:
+                    frame, is_open = decompressor.decompressobj(), False
+    except zstandard.ZstdError as error:
+        raise NotAnArchiveError(f"{path}: compressed stream is damaged: {error}") from None
+    if is_open:
+        raise NotAnArchiveError(f"{path}: compressed stream ends before its end")
+    if rest:
+        yield rest
+
+
+def _lines(stream: Iterable[bytes]) -> Iterator[ArchiveLine | BadLine]:
     for number, raw in enumerate(stream, 1):
         if not raw.strip():
             continue

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["default_policy_text", "known_thresholds", "load_policy"]
+__all__ = ["check_policy", "default_policy_text", "known_thresholds", "load_policy"]
 
 _DEFAULTS = "policy-defaults.toml"
 
@@ -45,6 +45,15 @@ def load_policy(path: Path, site_id: str) -> Policy:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return _policy_of(text, str(path), path.stem, site_id)
+
+
+def check_policy(policy: Policy) -> None:
+    """Hold a policy that came from a topic or an archive against the rules and thresholds that there are.
+
+    Raises:
+        ValueError: it names a rule or a threshold that there is not; the text says which, in one line.
+    """
+    _check_names(policy.model_dump(exclude={"record"}), f"policy {policy.policy_version}")
 
 
 def default_policy_text() -> str:

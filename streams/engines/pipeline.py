@@ -15,6 +15,7 @@ from schemas.fleet import Job, Node, Policy, RankPlacement
 from schemas.remediation import Command, Decision, Incident
 from schemas.results import StepResult
 from schemas.topics import topic_of
+from streams.core.policy_file import check_policy
 from streams.core.position import MAX_AHEAD_NS, ahead_of_append_ns
 from streams.core.roster import Roster
 from streams.core.settle import SettledOrder
@@ -54,6 +55,12 @@ class Pipeline:
         if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
             self.counts["refused_future"] += 1
             return []
+        if isinstance(record, Policy):
+            try:
+                check_policy(record)
+            except ValueError:
+                self.counts["refused_policy"] += 1
+                return []
         if isinstance(record, Job | RankPlacement | Node | Policy):
             self._roster.take(record)
             return []

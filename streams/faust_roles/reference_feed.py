@@ -16,6 +16,7 @@ from schemas.codec import decode
 from schemas.errors import SchemaError
 from schemas.fleet import Job, Node, Policy
 from schemas.topics import topic_of
+from streams.core.policy_file import check_policy
 
 if TYPE_CHECKING:
     from streams.core.roster import Roster
@@ -89,7 +90,10 @@ class ReferenceFeed:
         if value is None:
             return
         try:
-            self._roster.take(decode(topic, value))
-        except SchemaError as error:
+            record = decode(topic, value)
+            if isinstance(record, Policy):
+                check_policy(record)
+            self._roster.take(record)
+        except (SchemaError, ValueError) as error:
             # The owner of the reference data sees it in `paceline topics check`; a worker keeps what it has.
             _log.error("reference record refused", topic=topic, reason=str(error))

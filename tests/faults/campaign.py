@@ -98,8 +98,10 @@ class Workers:
     def start(self, role: str, number: int) -> None:
         log = (self._logs / f"{role}-{number}.log").open("ab")
         self._processes[(role, number)] = subprocess.Popen(
-            [sys.executable, "-m", "paceline", "worker", "--role", role, "--bootstrap", self._bootstrap_servers]
-            + ["--site", SITE, "--snapshot-every", str(self._snapshot_every_s), "--session-timeout", "6"],
+            [
+                *(sys.executable, "-m", "paceline", "worker", "--role", role, "--bootstrap", self._bootstrap_servers),
+                *("--site", SITE, "--snapshot-every", str(self._snapshot_every_s), "--session-timeout", "6"),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

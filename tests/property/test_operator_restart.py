@@ -31,7 +31,9 @@ def timed(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[int, A
             result.append((now, value))
         return result
 
-    return st.lists(st.tuples(st.sampled_from([0, 1, 5, 20, 40, 61, 90]), values), min_size=10, max_size=40).map(accumulate)
+    return st.lists(st.tuples(st.sampled_from([0, 1, 5, 20, 40, 61, 90]), values), min_size=10, max_size=40).map(
+        accumulate
+    )
 
 
 @LAW
