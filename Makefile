@@ -65,7 +65,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 
 type: $(STAMP)
-	@$(BIN)/mypy $(PACKAGES) tests
+	@$(BIN)/mypy $(PACKAGES)
 
 golden: have-golden $(STAMP)
 	@$(BIN)/python -m pytest tests/golden $(TEST_ARGS)
