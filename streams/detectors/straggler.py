@@ -94,6 +94,7 @@ class _Charts:
         )
 
 
+_KEPT_AS = {"rank": np.int32, "steps": np.int32, "hits": np.uint32, "lean": np.uint32}
 _MEMORY = 16
 """Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
 
@@ -473,7 +474,9 @@ class Straggler:
         """Plain data that `restore` takes."""
         charts = self._charts
         return {
-            "charts": {name: getattr(charts, name).copy() for name in _Charts.__slots__},
+            "charts": {
+                name: getattr(charts, name).astype(_KEPT_AS.get(name, np.float64)) for name in _Charts.__slots__
+            },
             "open": {key: [s.onset_ns, s.quiet, s.subject] for key, s in sorted(self._open.items())},
             "candidates": dict(sorted(self._candidates.items())),
             "insufficient_ns": self._insufficient_ns,
