@@ -27,6 +27,7 @@ from streams.core.peers import group_by_key, log_ratio_to_peers
 from streams.core.statement import Rule
 from streams.core.step_join import instances
 from streams.core.thresholds import thresholds_for
+from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,62 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Straggler", "StragglerThresholds"]
 
 RULE = "straggler"
-
-
-@dataclass(frozen=True, slots=True)
-class StragglerThresholds:
-    """Thresholds of the rule; sources in docs/rules.md.
-
-    Attributes:
-        floor: smallest slowdown that counts (ratio above 1).
-        scales: how many noise scales a slow step, or standard errors a slow mean, must be above. 6 gave exact results on
-            three published traces and leaves room for 10^6 rank-steps of skewed noise.
-        min_scale: lower bound of the noise scale (natural logarithm): healthy ranks differ by 0.3 % for ever.
-        fast_hits, fast_steps: m of n of the fast chart.
-        slow_steps: steps before the slow chart speaks.
-        slow_share: share of the last 16 steps that must be in the slow direction.
-        quiet_steps: recorded steps without a hit after which a straggler is cleared.
-    """
-
-    floor: float = 0.03
-    scales: float = 6.0
-    min_scale: float = 0.005
-    fast_hits: int = 4
-    fast_steps: int = 5
-    slow_steps: int = 10
-    slow_share: float = 0.6
-    quiet_steps: int = 20
-
-
-@dataclass(slots=True)
-class _Charts:
-    """Running figures per rank, arrays in the order of `rank`."""
-
-    rank: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    change: NDArray[np.float64]
-    last: NDArray[np.float64]
-    hits: NDArray[np.uint32]
-    lean: NDArray[np.uint32]
-
-    @classmethod
-    def empty(cls, rank: NDArray[np.int64]) -> _Charts:
-        count = len(rank)
-        return cls(
-            rank,
-            np.zeros(count, dtype=np.int64),
-            np.zeros(count),
-            np.zeros(count),
-            np.full(count, np.nan),
-            np.zeros(count, dtype=np.uint32),
-            np.zeros(count, dtype=np.uint32),
-        )
-
-
-_KEPT_AS = {"rank": np.int32, "steps": np.int32, "hits": np.uint32, "lean": np.uint32}
-_MEMORY = 16
-"""Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
 
 
 @dataclass(slots=True)
@@ -114,7 +59,7 @@ class Straggler:
     def __init__(self, site_id: str, defaults: StragglerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._defaults = defaults or StragglerThresholds()
-        self._charts = _Charts.empty(np.array([], dtype=np.int64))
+        self._charts = PaceCharts.empty(np.array([], dtype=np.int64))
         self._open: dict[str, _Standing] = {}
         self._candidates: dict[int, int] = {}
         self._insufficient_ns: int | None = None
@@ -129,31 +74,18 @@ class Straggler:
     ) -> Iterator[Finding]:
         """Findings of one closed step of phase `train`; steps come in step order."""
         limits = thresholds_for(self._defaults, policy, RULE)
-        self._admit(step.rank)
-        charts = self._charts
+        self._charts = charts = self._charts.admit(step.rank)
         at = np.searchsorted(charts.rank, step.rank)
         log_ratio = log_ratio_to_peers(step.own_us, self._peers(step, roster))
         self._recorded += 1
-        scale = self._fold(at, log_ratio, limits)
-        fast, slow = self._suspects(at, log_ratio, scale, limits)
+        self.noise_scale = scale = charts.fold(at, log_ratio, limits)
+        fast, slow = charts.suspects(at, log_ratio, scale, limits)
         suspects = {int(rank) for rank in step.rank[fast | slow]}
         suspects -= self._waiting_longest(step, suspects, roster)
-        hitting = {int(rank) for rank in step.rank[self._is_hit(log_ratio, scale, limits)]}
+        hitting = {int(rank) for rank in step.rank[charts.is_hit(log_ratio, scale, limits)]}
         self._note_candidates(step, hitting)
         yield from self._state(step, roster, suspects, hitting, log_ratio, scale, limits, evidence)
         yield from self._insufficient(step, hitting, suspects, log_ratio, evidence)
-
-    def _admit(self, rank: NDArray[np.int64]) -> None:
-        known = self._charts.rank
-        fresh = np.setdiff1d(rank, known, assume_unique=True)
-        if not fresh.size:
-            return
-        merged = np.union1d(known, fresh)
-        grown = _Charts.empty(merged)
-        place = np.searchsorted(merged, known)
-        for name in ("steps", "mean", "change", "last", "hits", "lean"):
-            getattr(grown, name)[place] = getattr(self._charts, name)
-        self._charts = grown
 
     @staticmethod
     def _peers(step: ClosedStep, roster: JobRoster) -> list[NDArray[np.int64]]:
@@ -163,61 +95,6 @@ class Straggler:
             seat = seats.get(rank)
             keys.append((seat.stage, seat.sku, seat.role) if seat is not None else (roster.stage_of(rank), None, None))
         return group_by_key(keys)
-
-    def _fold(self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], limits: StragglerThresholds) -> float:
-        """Take the step into the running figures, and return the noise scale."""
-        charts = self._charts
-        known = ~np.isnan(log_ratio)
-        rows, e = at[known], log_ratio[known]
-        charts.steps[rows] += 1
-        weight = 1.0 / np.minimum(charts.steps[rows], _MEMORY)
-        moved = np.abs(e - charts.last[rows])
-        moving = ~np.isnan(moved)
-        change_weight = 1.0 / np.minimum(np.maximum(charts.steps[rows] - 1, 1), _MEMORY)
-        charts.change[rows[moving]] += change_weight[moving] * (moved[moving] - charts.change[rows[moving]])
-        charts.mean[rows] += weight * (e - charts.mean[rows])
-        charts.last[rows] = e
-        watched = charts.change[charts.steps > 1]
-        # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
-        scale = float(np.median(watched)) / 1.128 if watched.size else 0.0
-        if not watched.size and e.size > 2:
-            # One step alone has no change yet: its spread over ranks stands in.
-            scale = 1.4826 * float(np.median(np.abs(e - np.median(e))))
-        self.noise_scale = max(scale, limits.min_scale)
-        hit = self._is_hit(log_ratio, self.noise_scale, limits)
-        charts.hits[at] = (charts.hits[at] << np.uint32(1)) | hit.astype(np.uint32)
-        leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
-        charts.lean[at] = (charts.lean[at] << np.uint32(1)) | leaning.astype(np.uint32)
-        return self.noise_scale
-
-    @staticmethod
-    def _is_hit(log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds) -> NDArray[np.bool_]:
-        with np.errstate(invalid="ignore"):
-            hit: NDArray[np.bool_] = log_ratio > max(np.log1p(limits.floor), limits.scales * scale)
-        return hit
-
-    def _suspects(
-        self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        charts = self._charts
-        known = ~np.isnan(log_ratio)
-        steps = charts.steps[at]
-        recent = charts.hits[at] & np.uint32((1 << limits.fast_steps) - 1)
-        fast = known & (steps >= limits.fast_steps) & (np.bitwise_count(recent) >= limits.fast_hits)
-        seen = np.minimum(steps, _MEMORY)
-        # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.
-        behind = np.where(steps <= _MEMORY, seen, 2 * _MEMORY - 1)
-        error = scale / np.sqrt(np.maximum(behind, 1))
-        mean = charts.mean[at]
-        leaning = np.bitwise_count(charts.lean[at] & np.uint32((1 << _MEMORY) - 1))
-        slow = (
-            known
-            & (steps >= limits.slow_steps)
-            & (mean > np.log1p(limits.floor))
-            & (mean > limits.scales * error)
-            & (leaning >= limits.slow_share * seen)
-        )
-        return fast, slow
 
     @staticmethod
     def _waiting_longest(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]:
@@ -472,11 +349,8 @@ class Straggler:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
-        charts = self._charts
         return {
-            "charts": {
-                name: getattr(charts, name).astype(_KEPT_AS.get(name, np.float64)) for name in _Charts.__slots__
-            },
+            "charts": self._charts.snapshot(),
             "open": {key: [s.onset_ns, s.quiet, s.subject] for key, s in sorted(self._open.items())},
             "candidates": dict(sorted(self._candidates.items())),
             "insufficient_ns": self._insufficient_ns,
@@ -485,10 +359,7 @@ class Straggler:
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
-        kinds = {"rank": np.int64, "steps": np.int64, "hits": np.uint32, "lean": np.uint32}
-        self._charts = _Charts(
-            **{name: np.array(v, dtype=kinds.get(name, np.float64)) for name, v in snapshot["charts"].items()}
-        )
+        self._charts = PaceCharts.restored(snapshot["charts"])
         self._open = {
             key: _Standing(onset, quiet, subject) for key, (onset, quiet, subject) in snapshot["open"].items()
         }

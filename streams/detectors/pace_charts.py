@@ -1,0 +1,151 @@
+"""Running figures of own time against peers, per rank, in arrays: what the straggler rule decides on.
+
+Per rank: how many steps were seen, the running mean of the log ratio to the peers, the running mean of its change from step
+to step, the last ratio, and which of the last steps were slow or leaned that way. 40 bytes a rank, no history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["PaceCharts", "StragglerThresholds"]
+
+
+_KEPT_AS = {"rank": np.int32, "steps": np.int32, "hits": np.uint32, "lean": np.uint32}
+_MEMORY = 16
+"""Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerThresholds:
+    """Thresholds of the rule; sources in docs/rules.md.
+
+    Attributes:
+        floor: smallest slowdown that counts (ratio above 1).
+        scales: how many noise scales a slow step, or standard errors a slow mean, must be above. 6 gave exact results on
+            three published traces and leaves room for 10^6 rank-steps of skewed noise.
+        min_scale: lower bound of the noise scale (natural logarithm): healthy ranks differ by 0.3 % for ever.
+        fast_hits, fast_steps: m of n of the fast chart.
+        slow_steps: steps before the slow chart speaks.
+        slow_share: share of the last 16 steps that must be in the slow direction.
+        quiet_steps: recorded steps without a hit after which a straggler is cleared.
+    """
+
+    floor: float = 0.03
+    scales: float = 6.0
+    min_scale: float = 0.005
+    fast_hits: int = 4
+    fast_steps: int = 5
+    slow_steps: int = 10
+    slow_share: float = 0.6
+    quiet_steps: int = 20
+
+
+@dataclass(slots=True)
+class PaceCharts:
+    """Running figures per rank, arrays in the order of `rank`."""
+
+    rank: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    change: NDArray[np.float64]
+    last: NDArray[np.float64]
+    hits: NDArray[np.uint32]
+    lean: NDArray[np.uint32]
+
+    @classmethod
+    def empty(cls, rank: NDArray[np.int64]) -> PaceCharts:
+        """Charts of ranks of which nothing is known."""
+        count = len(rank)
+        return cls(
+            rank,
+            np.zeros(count, dtype=np.int64),
+            np.zeros(count),
+            np.zeros(count),
+            np.full(count, np.nan),
+            np.zeros(count, dtype=np.uint32),
+            np.zeros(count, dtype=np.uint32),
+        )
+
+    def admit(self, rank: NDArray[np.int64]) -> PaceCharts:
+        """Charts that also hold these ranks, in rank order; the same ones when nothing is new."""
+        fresh = np.setdiff1d(rank, self.rank, assume_unique=True)
+        if not fresh.size:
+            return self
+        merged = np.union1d(self.rank, fresh)
+        grown = PaceCharts.empty(merged)
+        place = np.searchsorted(merged, self.rank)
+        for name in ("steps", "mean", "change", "last", "hits", "lean"):
+            getattr(grown, name)[place] = getattr(self, name)
+        return grown
+
+    def fold(self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], limits: StragglerThresholds) -> float:
+        """Take the step into the running figures, and return the noise scale."""
+        known = ~np.isnan(log_ratio)
+        rows, e = at[known], log_ratio[known]
+        self.steps[rows] += 1
+        weight = 1.0 / np.minimum(self.steps[rows], _MEMORY)
+        moved = np.abs(e - self.last[rows])
+        moving = ~np.isnan(moved)
+        change_weight = 1.0 / np.minimum(np.maximum(self.steps[rows] - 1, 1), _MEMORY)
+        self.change[rows[moving]] += change_weight[moving] * (moved[moving] - self.change[rows[moving]])
+        self.mean[rows] += weight * (e - self.mean[rows])
+        self.last[rows] = e
+        watched = self.change[self.steps > 1]
+        # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
+        scale = float(np.median(watched)) / 1.128 if watched.size else 0.0
+        if not watched.size and e.size > 2:
+            # One step alone has no change yet: its spread over ranks stands in.
+            scale = 1.4826 * float(np.median(np.abs(e - np.median(e))))
+        noise_scale = max(scale, limits.min_scale)
+        hit = self.is_hit(log_ratio, noise_scale, limits)
+        self.hits[at] = (self.hits[at] << np.uint32(1)) | hit.astype(np.uint32)
+        leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
+        self.lean[at] = (self.lean[at] << np.uint32(1)) | leaning.astype(np.uint32)
+        return noise_scale
+
+    @staticmethod
+    def is_hit(log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds) -> NDArray[np.bool_]:
+        """Ranks that were slow in a step: above the floor and the noise."""
+        with np.errstate(invalid="ignore"):
+            hit: NDArray[np.bool_] = log_ratio > max(np.log1p(limits.floor), limits.scales * scale)
+        return hit
+
+    def suspects(
+        self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Ranks of a step that the fast chart, and those that the slow chart, calls slow."""
+        known = ~np.isnan(log_ratio)
+        steps = self.steps[at]
+        recent = self.hits[at] & np.uint32((1 << limits.fast_steps) - 1)
+        fast = known & (steps >= limits.fast_steps) & (np.bitwise_count(recent) >= limits.fast_hits)
+        seen = np.minimum(steps, _MEMORY)
+        # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.
+        behind = np.where(steps <= _MEMORY, seen, 2 * _MEMORY - 1)
+        error = scale / np.sqrt(np.maximum(behind, 1))
+        mean = self.mean[at]
+        leaning = np.bitwise_count(self.lean[at] & np.uint32((1 << _MEMORY) - 1))
+        slow = (
+            known
+            & (steps >= limits.slow_steps)
+            & (mean > np.log1p(limits.floor))
+            & (mean > limits.scales * error)
+            & (leaning >= limits.slow_share * seen)
+        )
+        return fast, slow
+
+    def snapshot(self) -> dict[str, Any]:
+        """Arrays that nobody else changes, as `restore` takes them."""
+        return {name: getattr(self, name).astype(_KEPT_AS.get(name, np.float64)) for name in PaceCharts.__slots__}
+
+    @classmethod
+    def restored(cls, snapshot: dict[str, Any]) -> PaceCharts:
+        """Charts of a snapshot."""
+        kinds = {"rank": np.int64, "steps": np.int64, "hits": np.uint32, "lean": np.uint32}
+        return cls(**{name: np.array(value, dtype=kinds.get(name, np.float64)) for name, value in snapshot.items()})
