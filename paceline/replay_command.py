@@ -19,6 +19,9 @@ __all__ = ["replay_command"]
 
 def replay_command(archive: Path, as_json: bool, summary: bool, site_id: str, policy_file: Path | None) -> int:
     """Replay; 0 when all of it could be read, 2 when not. Without an option it is a summary."""
+    if not 1 <= len(site_id) <= 253:
+        typer.echo("paceline: --site is a name of 1 to 253 characters", err=True)
+        return 2
     try:
         policy = load_policy(policy_file, site_id) if policy_file is not None else None
     except ValueError as error:

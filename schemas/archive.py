@@ -41,6 +41,8 @@ class ArchiveLine:
     key: str | None
     value: Any
     headers: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+    """Line of the file, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,8 @@ def _line(number: int, raw: bytes) -> ArchiveLine | BadLine:
     if not isinstance(fields, dict) or not isinstance(fields.get("topic"), str) or "value" not in fields:
         return BadLine(number, "no object with a topic and a value")
     numbers = [fields.get("partition", 0), fields.get("offset", 0), fields.get("timestamp_ms", 0)]
-    if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in numbers):
-        return BadLine(number, "partition, offset and timestamp_ms are integers")
+    if not all(isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < 2**63 for entry in numbers):
+        return BadLine(number, "partition, offset and timestamp_ms are whole numbers from 0 on")
     headers = fields.get("headers") or {}
     key = fields.get("key")
     return ArchiveLine(
@@ -178,4 +180,5 @@ def _line(number: int, raw: bytes) -> ArchiveLine | BadLine:
         key if isinstance(key, str) else None,
         fields["value"],
         headers if isinstance(headers, dict) else {},
+        number,
     )

@@ -55,17 +55,20 @@ def replay(
         policy: thresholds and switches to start from.
     """
     pipeline = Pipeline(site_id, policy)
-    for number, line in enumerate(lines, 1):
+    for line in lines:
         if isinstance(line, BadLine):
             problems.note(f"line {line.number}: {line.reason}")
             continue
         try:
             record = decode_value(line.topic, line.value)
         except SchemaError as error:
-            problems.note(f"line {number}: {line.topic}: {error}")
+            problems.note(f"line {line.number}: {line.topic}: {error}")
             continue
         position = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
-        yield from pipeline.on_record(record, position)
+        outputs = pipeline.on_record(record, position)
+        if pipeline.refusal is not None:
+            problems.note(f"line {line.number}: {line.topic}: {pipeline.refusal}")
+        yield from outputs
     yield from pipeline.flush()
     problems.counts.update(pipeline.counts)
 

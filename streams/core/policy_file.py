@@ -8,6 +8,7 @@ here, and a newer writer's names pass there.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from functools import cache
 from importlib import resources
@@ -93,8 +94,33 @@ def _check_names(fields: dict[str, Any], where: str) -> None:
         of_rule = f"{where}: rules.{rule}"
         _check(_table(setting), RulePolicy.model_fields, of_rule, "key")
         _check(_table(_table(setting).get("thresholds")), thresholds[rule], f"{of_rule}.thresholds", "threshold")
+        _check_values(rule, _table(_table(setting).get("thresholds")), f"{of_rule}.thresholds")
         for sku, overrides in _table(_table(setting).get("per_sku")).items():
             _check(_table(overrides), thresholds[rule], f"{of_rule}.per_sku.{sku}", "threshold")
+            _check_values(rule, _table(overrides), f"{of_rule}.per_sku.{sku}")
+
+
+@cache
+def _default_values() -> dict[str, dict[str, int | float]]:
+    rules = tomllib.loads(default_policy_text())["rules"]
+    return {name: rule.get("thresholds", {}) for name, rule in rules.items()}
+
+
+def _check_values(rule: str, values: dict[str, Any], where: str) -> None:
+    """Thresholds are not negative; counts and times are whole, and at least 1 where the default is.
+
+    What is no number at all is left to the model.
+    """
+    for name, value in sorted(values.items()):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        default = _default_values()[rule][name]
+        if not math.isfinite(value):
+            continue
+        if value < 0:
+            raise ValueError(f"{where}: {name} is {value:g}; it cannot be negative")
+        if isinstance(default, int) and (value != int(value) or (default >= 1 and value < 1)):
+            raise ValueError(f"{where}: {name} is {value:g}; it is a whole number from {min(1, default)} on")
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -79,7 +79,12 @@ class PauseJudge:
                 self._sources[finding.finding_id] = verdict.component
                 verdicts.append(verdict)
         for finding in due:
-            if self._is_received(finding) and not self._sources:
+            if not self._is_received(finding) or self._sources:
+                continue
+            if any(self._source(self._standing[name]) for name in self._due):
+                # A source is known and not due yet: its verdict names the port.
+                self._due[finding.finding_id] = max(self._due.values())
+            else:
                 self._sources[finding.finding_id] = UNLOCALISED
                 victims = self._victims()
                 verdicts.append(

@@ -18,6 +18,9 @@ __all__ = ["PaceCharts", "StragglerThresholds"]
 
 
 _KEPT_AS = {"rank": np.int32, "steps": np.int32, "hits": np.uint32, "lean": np.uint32}
+_HISTORY = 32
+"""Steps of which it is known whether each was slow: the bits of a word. More than these do not count."""
+
 _MEMORY = 16
 """Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
 
@@ -123,7 +126,7 @@ class PaceCharts:
         """Ranks of a step that the fast chart, and those that the slow chart, calls slow."""
         known = ~np.isnan(log_ratio)
         steps = self.steps[at]
-        recent = self.hits[at] & np.uint32((1 << limits.fast_steps) - 1)
+        recent = self.hits[at] & np.uint32((1 << min(limits.fast_steps, _HISTORY)) - 1)
         fast = known & (steps >= limits.fast_steps) & (np.bitwise_count(recent) >= limits.fast_hits)
         seen = np.minimum(steps, _MEMORY)
         # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.

@@ -49,17 +49,22 @@ class Pipeline:
         self._ordered: SettledOrder[Record] = SettledOrder(settle_ns=0)
         self._order_span()
         self.counts: Counter[str] = Counter()
+        self.refusal: str | None = None
+        """Why the last record was refused, if it was."""
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record, and return what is now settled, in order of event time."""
+        self.refusal = None
         if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
             self.counts["refused_future"] += 1
+            self.refusal = f"event time is more than {MAX_AHEAD_NS // 10**9} s ahead of the append time"
             return []
         if isinstance(record, Policy):
             try:
                 check_policy(record)
-            except ValueError:
+            except ValueError as error:
                 self.counts["refused_policy"] += 1
+                self.refusal = str(error)
                 return []
         if isinstance(record, Job | RankPlacement | Node | Policy):
             self._roster.take(record)

@@ -81,6 +81,9 @@ class TelemetryEngine:
         }
         self._clock_skew = ClockSkew(site_id)
         self._node_silence = NodeSilence(site_id)
+        # Heartbeats are compared with heartbeats: after a backlog other topics may be read far ahead of them. The middle
+        # of the nodes, because the one that is silent must not hold the time back by which it is told.
+        self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
 
     @property
@@ -141,10 +144,10 @@ class TelemetryEngine:
                 position.evidence(),
                 level="switch" if is_switch else "node",
             )
-        if is_enabled(policy, "node_silence"):
-            if isinstance(record, NodeStatus):
-                self._node_silence.on_status(record, position.evidence())
-            yield from self._node_silence.on_time(self._clock.time_ns, self._roster)
+        if is_enabled(policy, "node_silence") and isinstance(record, NodeStatus):
+            self._status_clock.observe(record.node_id, record.event_time_ns)
+            self._node_silence.on_status(record, position.evidence())
+            yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
 
     def _findings(self, record: Record, position: Position) -> list[Finding]:
         policy = self._roster.policy
@@ -187,6 +190,7 @@ class TelemetryEngine:
             "port_rules": {name: rule.snapshot() for name, rule in self._port_rules.items()},
             "clock_skew": self._clock_skew.snapshot(),
             "node_silence": self._node_silence.snapshot(),
+            "status_clock": self._status_clock.snapshot(),
             "xid": self._xid.snapshot(),
         }
 
@@ -202,4 +206,5 @@ class TelemetryEngine:
             port_rule.restore(snapshot["port_rules"][name])
         self._clock_skew.restore(snapshot["clock_skew"])
         self._node_silence.restore(snapshot["node_silence"])
+        self._status_clock.restore(snapshot["status_clock"])
         self._xid.restore(snapshot["xid"])

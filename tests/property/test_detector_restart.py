@@ -209,7 +209,7 @@ def test_every_job_rule_survives_a_restart(name: str, timings: list[StepTiming],
 
 
 def a_long_history() -> list[StepTiming]:
-    """Ninety steps, one a minute, in which every job rule opens and clears."""
+    """Ninety steps, six a minute, in which every job rule opens and clears."""
     timings = []
     for step in range(90):
         own = [200_000 + 150 * ((7 * rank + 3 * step) % 5) for rank in range(4)]
@@ -218,7 +218,7 @@ def a_long_history() -> list[StepTiming]:
         if step >= 60:
             own = [round(1.2 * us) for us in own]
         step_us = 700_000
-        if 5 <= step < 9 or 35 <= step < 48 or step >= 70:
+        if 5 <= step < 9 or 10 <= step < 15 or 35 <= step < 48 or step >= 70:
             step_us = 1_300_000
         if 50 <= step < 54:
             step_us = 400_000
@@ -228,7 +228,7 @@ def a_long_history() -> list[StepTiming]:
             timings.append(
                 step_timing(
                     step,
-                    60.0 * step,
+                    10.0 * step,
                     own[2 * node : 2 * node + 2],
                     node_id=f"node-{node}",
                     first_rank=2 * node,
@@ -253,4 +253,5 @@ def test_every_job_rule_survives_restarts_all_along_a_long_history(name: str) ->
 
 
 def findings_of(said: Any) -> list[Any]:
-    return said[0] if isinstance(said, tuple) else said
+    findings: list[Any] = said[0] if isinstance(said, tuple) else said
+    return findings

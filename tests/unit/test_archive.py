@@ -97,9 +97,10 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         (b'{"value":{}}', "topic and a value"),
         (b'{"topic":"x"}', "topic and a value"),
         (b'{"topic":3,"value":{}}', "topic and a value"),
-        (b'{"topic":"x","value":{},"offset":"1"}', "integers"),
-        (b'{"topic":"x","value":{},"partition":true}', "integers"),
-        (b'{"topic":"x","value":{},"timestamp_ms":1.5}', "integers"),
+        (b'{"topic":"x","value":{},"offset":"1"}', "whole numbers"),
+        (b'{"topic":"x","value":{},"partition":true}', "whole numbers"),
+        (b'{"topic":"x","value":{},"timestamp_ms":1.5}', "whole numbers"),
+        (b'{"topic":"x","value":{},"timestamp_ms":-5}', "whole numbers"),
         (b"\xff\xfe{}", "no JSON"),
     ],
 )
@@ -117,7 +118,7 @@ def test_places_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b'{"topic":"gpu-frames","value":{},"key":7,"headers":[]}\n')
     (line,) = read_archive(path)
-    assert line == ArchiveLine("gpu-frames", 0, 0, 0, None, {}, {})
+    assert line == ArchiveLine("gpu-frames", 0, 0, 0, None, {}, {}, 1)
 
 
 def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
@@ -157,8 +158,8 @@ def test_replay_counts_and_names_what_it_could_not_use(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\n".join(extra) + b"\n")
     problems = Problems()
     outputs = list(replay(read_archive(path), SITE, problems))
-    assert problems.counts["bad_lines"] == 3
-    assert [reason.split(":")[0] for reason in problems.bad_lines] == ["line 6", "line 7", "line 8"]
+    assert problems.counts["bad_lines"] == 4
+    assert [reason.split(":")[0] for reason in problems.bad_lines] == ["line 6", "line 7", "line 8", "line 9"]
     assert problems.counts["refused_future"] == 1
     assert any(b'"kind":"xid"' in ndjson_line(record) for record in outputs)
 

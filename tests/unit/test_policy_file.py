@@ -151,3 +151,19 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 def test_known_thresholds_are_by_rule() -> None:
     assert known_thresholds()["barrier_wait"] == {"share"}
     assert known_thresholds()["xid"] == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[rules.straggler.thresholds]\nfast_steps = 2.5\n", "fast_steps is 2.5; it is a whole number from 1 on"),
+        ("[rules.straggler.thresholds]\nquiet_steps = -1\n", "quiet_steps is -1; it cannot be negative"),
+        ("[rules.straggler.thresholds]\nfloor = -5\n", "floor is -5; it cannot be negative"),
+        ("[rules.sm_clock.per_sku.H100]\nhits = 0\n", "hits is 0; it is a whole number from 1 on"),
+    ],
+)
+def test_a_threshold_that_no_rule_could_use_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        load_policy(path, SITE)
