@@ -165,7 +165,7 @@ def test_replay_of_a_torn_archive_gives_what_could_be_read_and_status_2(
     torn.write_bytes(archive.read_bytes()[: archive.stat().st_size * 2 // 3])
     done = run_paceline("replay", str(torn), "--json")
     assert done.returncode == 2
-    assert "unusable: line " in done.stderr or "damaged" in done.stderr
+    assert "compressed stream ends before its end" in done.stderr
     assert "Traceback" not in done.stderr
     assert all(json.loads(line)["topic"].startswith("paceline.") for line in done.stdout.splitlines())
     assert done.stdout
