@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from schemas.archive import BadLine
+from schemas.archive import BadLine, NotAnArchiveError
 from schemas.codec import decode_value, encode
 from schemas.errors import SchemaError
 from schemas.findings import Finding
@@ -53,9 +53,28 @@ def replay(
         site_id: the site that findings are of.
         problems: filled with what could not be used.
         policy: thresholds and switches to start from.
+
+    Raises:
+        NotAnArchiveError: the archive is damaged; everything before the damage was given out.
     """
     pipeline = Pipeline(site_id, policy)
-    for line in lines:
+    try:
+        yield from _fed(pipeline, lines, problems)
+    finally:
+        problems.counts.update(pipeline.counts)
+
+
+def _fed(pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Iterator[Record]:
+    damage: NotAnArchiveError | None = None
+    source = iter(lines)
+    while True:
+        try:
+            line = next(source, None)
+        except NotAnArchiveError as error:
+            # What could be read is judged to its end before the damage is told.
+            damage, line = error, None
+        if line is None:
+            break
         if isinstance(line, BadLine):
             problems.note(f"line {line.number}: {line.reason}")
             continue
@@ -70,7 +89,8 @@ def replay(
             problems.note(f"line {line.number}: {line.topic}: {pipeline.refusal}")
         yield from outputs
     yield from pipeline.flush()
-    problems.counts.update(pipeline.counts)
+    if damage is not None:
+        raise damage
 
 
 def ndjson_line(record: Record) -> bytes:

@@ -151,7 +151,7 @@ class _Reader:
         if whole_row and (len(table.columns) > 1 or not _ERROR.search(line) or line.lstrip().startswith("[")):
             return dcgm_csv.parse_row(line, table, number)
         plain = dcgm_dmon.parse_row(line, None, number)
-        if plain is not None and plain["kind"] == "gpu_sample":
+        if plain is not None:
             return plain
         if (
             "," not in line

@@ -1,7 +1,8 @@
 """`nvidia-smi --query-gpu=... --format=csv`, with and without units: one sample a row.
 
 Guarantees: columns are taken from the header, `[MHz]` or not; masks in hexadecimal are numbers; `[N/A]` and its
-kin are null, and `[GPU is lost]` and its kin are null and told. Output of `noheader` says nothing about its columns
+kin are null, and `[GPU is lost]` and its kin are null and told; a number with thousands separators that only one
+reading of the row allows is one cell. Output of `noheader` says nothing about its columns
 and is not read. A time stamp has no zone and stays text.
 """
 
@@ -16,6 +17,13 @@ from agents.decode.dcgm_sample import new_sample, put, stated, whole
 from agents.decode.record import Record, malformed
 
 _COLUMN = re.compile(r"(?P<name>[a-z][a-z0-9_.]*)(?:\s*\[[^\]]*\])?", re.IGNORECASE | re.ASCII)
+
+# The groups of digits that thousands separators part: the first, those within, and the last with its unit.
+_FIRST = re.compile(r"[1-9][0-9]{0,2}", re.ASCII)
+_WITHIN = re.compile(r"[0-9]{3}", re.ASCII)
+_LAST = re.compile(r"[0-9]{3}(?:\.[0-9]+)?(?:\s*(?:[A-Za-z]{1,4}|%))?", re.ASCII)
+_MOST_GROUPS = 7
+"""Groups of a number at most: 64 bits are 20 digits."""
 
 _IDENTITY = {
     "index": "gpu_index",
@@ -85,4 +93,46 @@ def _cells(line: str, header: Header) -> list[str]:
     cells = [cell.strip() for cell in line.split(",")]
     while len(cells) > len(header.columns) and not cells[-1]:
         cells.pop()
+    if len(cells) > len(header.columns):
+        return _joined(line.split(",")[: len(cells)], len(header.columns)) or cells
     return cells
+
+
+def _joined(pieces: list[str], columns: int) -> list[str] | None:
+    """The cells of a row with numbers put together so that they fit, None unless there is exactly one way."""
+    excess = len(pieces) - columns
+    if excess > columns * (_MOST_GROUPS - 1):
+        return None
+    lengths = [_number_lengths(pieces, start) for start in range(len(pieces))]
+    if not any(lengths):
+        return None
+    # By commas still to be joined: how many ways there are from here on, and how long the first cell is in the last.
+    ways: list[dict[int, tuple[int, int]]] = [{} for _ in pieces] + [{0: (1, 0)}]
+    for start in reversed(range(len(pieces))):
+        for length in (1, *lengths[start]):
+            for joins, (count, _) in ways[start + length].items():
+                total = joins + length - 1
+                if total <= excess:
+                    ways[start][total] = (min(2, count + ways[start].get(total, (0, 0))[0]), length)
+    if ways[0].get(excess, (0, 0))[0] != 1:
+        return None
+    cells: list[str] = []
+    start = 0
+    while start < len(pieces):
+        length = ways[start][excess][1]
+        cells.append(",".join(pieces[start : start + length]).strip())
+        start, excess = start + length, excess - length + 1
+    return cells
+
+
+def _number_lengths(pieces: list[str], start: int) -> list[int]:
+    """How many pieces from `start` on may be one number: a separator has no blank beside it, unlike most commas."""
+    if _FIRST.fullmatch(pieces[start].lstrip()) is None:
+        return []
+    found: list[int] = []
+    for end in range(start + 1, min(start + _MOST_GROUPS, len(pieces))):
+        if _LAST.fullmatch(pieces[end].rstrip()) is not None:
+            found.append(end - start + 1)
+        if _WITHIN.fullmatch(pieces[end]) is None:
+            break
+    return found

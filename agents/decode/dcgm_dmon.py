@@ -14,15 +14,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agents.decode.dcgm_fields import Field, by_dcgm_name, by_dmon_name
-from agents.decode.dcgm_sample import entity_named, new_sample, put
+from agents.decode.dcgm_sample import entity_named, new_sample, put, whole
 from agents.decode.quantity import Unreadable, number
 from agents.decode.record import Record, malformed
 
 _HEADER = re.compile(r"\s*#?\s*Entity(?=\s|$)", re.IGNORECASE)
 _UNITS = re.compile(r"\s*#?\s*Id(?=\s|$)", re.IGNORECASE)
 _ENTITY = re.compile(
-    r"\s*(?P<entity>GPU-CI|GPU-I|vGPU|GPU|NvSwitch|Switch|CPU[ -]Core|CPU|LINK|CX)\s+(?P<id>[0-9]{1,10})"
-    r"(?:\s+(?P<part>LINK|CORE|PORT)\s+(?P<part_id>[0-9]{1,10}))?(?=\s|$)",
+    r"\s*(?P<entity>GPU-CI|GPU-I|vGPU|GPU|NvSwitch|Switch|CPU[ -]Core|CPU|LINK|CX)\s+(?P<id>[0-9]+)"
+    r"(?:\s+(?P<part>LINK|CORE|PORT)\s+(?P<part_id>[0-9]+))?(?=\s|$)",
+    re.IGNORECASE | re.ASCII,
+)
+# An entity whose number is none: negative, broken, or in another base.
+_MISNUMBERED = re.compile(
+    r"\s*(?:GPU-CI|GPU-I|vGPU|GPU|NvSwitch|Switch|CPU[ -]Core|CPU|LINK|CX)\s+[+-]?[0-9]\S*\s+(?P<cells>\S.*)",
     re.IGNORECASE | re.ASCII,
 )
 # What follows a cut directly is the next cell: the cut one filled its column.
@@ -57,10 +62,12 @@ class Entity:
     Attributes:
         sample: A record that names it and has no readings.
         end: Where it ends in the line.
+        readable: Whether its numbers could be read; those beyond 64 bits cannot.
     """
 
     sample: Record
     end: int
+    readable: bool
 
 
 def samples(text: str) -> Iterator[Record]:
@@ -103,13 +110,17 @@ def parse_entity(line: str) -> Entity | None:
         return None
     word = found["entity"]
     name = entity_named(word)
-    sample = new_sample(name, int(found["id"]))
+    entity_id = whole(found["id"])
+    readable = entity_id is not None
+    sample = new_sample(name, entity_id)
     if word.lower().endswith("core"):
         sample["cpu_index"] = None
-        sample["core_index"] = int(found["id"])
+        sample["core_index"] = entity_id
     if found["part"]:
-        sample[f"{found['part'].lower()}_index"] = int(found["part_id"])
-    return Entity(sample, found.end())
+        part_id = whole(found["part_id"])
+        readable = readable and part_id is not None
+        sample[f"{found['part'].lower()}_index"] = part_id
+    return Entity(sample, found.end(), readable)
 
 
 def parse_row(line: str, header: Header | None, number_of_line: int | None = None) -> Record | None:
@@ -121,12 +132,28 @@ def parse_row(line: str, header: Header | None, number_of_line: int | None = Non
         number_of_line: For the record of a row that cannot be read.
 
     Returns:
-        A `gpu_sample`, or `malformed` for a row of values that has no header above it.
+        A `gpu_sample`, or `malformed` for a row of values that has no header above it or no readable number
+        of its entity.
     """
     line = line.expandtabs(_TAB)
     entity = parse_entity(line)
     if entity is None:
+        return _misnumbered(line, header, number_of_line)
+    record = _row(line, entity, header, number_of_line)
+    if record is not None and not entity.readable:
+        return malformed("the entity's number has more than 64 bits", line, number_of_line)
+    return record
+
+
+def _misnumbered(line: str, header: Header | None, number_of_line: int | None) -> Record | None:
+    """`malformed` for a row of values under a header whose entity has something else than a number."""
+    found = _MISNUMBERED.match(line) if header is not None else None
+    if found is None or not all(_is_value(word) for word in found["cells"].split()):
         return None
+    return malformed("the entity has no readable number", line, number_of_line)
+
+
+def _row(line: str, entity: Entity, header: Header | None, number_of_line: int | None) -> Record | None:
     words = line[entity.end :].split(None, 1)
     if words and _is_plain(words, header):
         field = _field(words[0])

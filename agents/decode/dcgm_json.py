@@ -15,6 +15,7 @@ from typing import Any
 from agents.decode import pci_address
 from agents.decode.dcgm_fields import by_dcgm_name, by_dmon_name
 from agents.decode.dcgm_sample import canonical, entity_named, identify, new_sample, put, stated, whole
+from agents.decode.quantity import bounded
 from agents.decode.record import Record, malformed
 
 _BETWEEN = re.compile(r"[\s,\]]*")
@@ -113,7 +114,7 @@ def _index(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value
+        return bounded(value)
     return whole(value) if isinstance(value, str) else None
 
 

@@ -127,6 +127,9 @@ class _Reader:
         if fabric_ethtool.TITLE.fullmatch(line):
             self._open_ethtool()
             return True
+        if self._part.port is not None and fabric_ethtool.OTHER_OUTPUT.fullmatch(line):
+            self._part, self._device = _Part(), None
+            return True
         command = _COMMAND.search(line)
         if command is not None:
             self._part, self._device = _Part(), command["device"]

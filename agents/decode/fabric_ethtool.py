@@ -19,6 +19,10 @@ NOTHING = re.compile(
     r"\s*(?:no stats available|Cannot get stats(?: strings)? information\b.*|no stats to show)\s*\.?\s*$", re.IGNORECASE
 )
 _COUNTER = re.compile(r"\s*(?P<name>[^:\s](?:.*[^:\s])?)\s*:\s*(?P<value>\S.*?|)\s*$")
+# A heading or first line of what ethtool prints on other occasions: the counters end there.
+OTHER_OUTPUT = re.compile(r"(?:driver:\s*\S+|\S.* (?:for|of|on) [A-Za-z][\w.@-]*:)\s*", re.ASCII)
+# ethtool indents its counters; where that was lost, two words still are one, and a prompt or a sentence is none.
+_MEANT = re.compile(r"\s+\S.*|[A-Za-z_][\w.\[\]-]*\s*:\s*[^/\s]\S*\s*", re.ASCII)
 _CERTAIN = re.compile(r"(?:port\.)?(?:rx|tx)[0-9]*_\w|\w+_phy$|pfc_pri[0-9]", re.ASCII)
 
 
@@ -104,7 +108,7 @@ def is_counter(line: str) -> bool:
 
 
 def put_line(port: Port, line: str, number: int) -> Record | None:
-    """Adds the counter of one line to a port; `malformed` for one that has no number, None otherwise."""
+    """Adds the counter of one line to a port; `malformed` for one that has no whole number, None otherwise."""
     found = _COUNTER.fullmatch(line)
     if found is None:
         return None
@@ -112,7 +116,7 @@ def put_line(port: Port, line: str, number: int) -> Record | None:
     try:
         value = integer(text)
     except Unreadable:
-        if _CERTAIN.match(name) is None:
+        if _CERTAIN.match(name) is None and _MEANT.fullmatch(line) is None:
             return None  # other words of a shell session
         return malformed(f"no number behind {name}", line, number)
     if value is None and not is_unknown(text):

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from agents.decode.kernel_transport import Stamp
+from agents.decode.quantity import bounded
 from agents.decode.text import without_ansi
 
 _FIELDS = ("MESSAGE", "_TRANSPORT", "__REALTIME_TIMESTAMP", "__CURSOR")
@@ -83,7 +84,7 @@ def _texts(value: Any) -> list[str]:
 
 def _integer(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return bounded(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
-        return int(value)
+        return bounded(int(value))
     return None

@@ -13,10 +13,12 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from agents.decode.quantity import bounded
+
 _US_PER_S = 1_000_000
 
 # First three fields of a /dev/kmsg record and its flags; kernels append further fields before the semicolon.
-_KMSG = re.compile(r"(?P<prio>\d{1,10}),(?P<seq>\d{1,20}),(?P<usec>\d{1,20})(?:,[^;]*)?;", re.ASCII)
+_KMSG = re.compile(r"(?P<prio>\d{1,10}),(?P<seq>\d{1,64}),(?P<usec>\d{1,64})(?:,[^;]*)?;", re.ASCII)
 _KMSG_ESCAPE = re.compile(r"(?:\\x[0-9a-f]{2})+", re.ASCII)
 
 _FACILITY = r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|res\d+|local\d)"
@@ -36,7 +38,7 @@ _COLUMNS = re.compile(rf"{_FACILITY} *:{_LEVEL} *: ?", re.ASCII)
 _TALOS = re.compile(rf"(?:\S+: +)?{_FACILITY}: +{_LEVEL}: +\[{_ISO}\]: ?", re.ASCII)
 
 # The shapes that a time may take, each up to and with the one blank after it.
-_KERNEL_TIME = re.compile(r"\[ *(?P<s>\d{1,12})\.(?P<fraction>\d{1,9})(?: *<[^>]*>)?\] ?", re.ASCII)
+_KERNEL_TIME = re.compile(r"\[ *(?P<s>\d{1,64})\.(?P<fraction>\d{1,9})(?: *<[^>]*>)?\] ?", re.ASCII)
 _CALLER = re.compile(r"\[ *[TC]\d+\] ?", re.ASCII)
 _BARE_ISO = re.compile(rf"(?:[A-Z][a-z]{{2}} )?{_ISO}(?: |$)", re.ASCII)
 _TEXT_TIME = re.compile(
@@ -103,9 +105,9 @@ def carried(text: str) -> Carried:
     """Takes the transport's prefix off one line without its end. Never fails: no prefix is a transport too."""
     if found := _KMSG.match(text):
         stamp = Stamp(
-            kernel_time_us=int(found["usec"]),
+            kernel_time_us=bounded(int(found["usec"])),
             trusted=int(found["prio"]) >> 3 == 0,
-            kmsg_seq=int(found["seq"]),
+            kmsg_seq=bounded(int(found["seq"])),
         )
         return Carried(_unescaped(text[found.end() :]), stamp)
     if found := _TALOS.match(text):
@@ -167,7 +169,7 @@ def _kernel_time(text: str, at: int) -> tuple[int | None, int]:
     found = _KERNEL_TIME.match(text, at)
     if found is None:
         return None, at
-    time_us = int(found["s"]) * _US_PER_S + _micros(found["fraction"])
+    time_us = bounded(int(found["s"]) * _US_PER_S + _micros(found["fraction"]))
     return time_us, _after(_CALLER, text, found.end())
 
 

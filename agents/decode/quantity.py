@@ -83,7 +83,7 @@ def number(text: str) -> Number | None:
     """
     bare = text.strip()
     if _PLAIN.fullmatch(bare):
-        return _bounded(int(bare))
+        return bounded(int(bare))
     if _HEX.fullmatch(bare):
         return int(bare, 16)
     if is_unknown(bare):
@@ -100,7 +100,7 @@ def number(text: str) -> Number | None:
         as_float = float(value)
         return None if as_float in (float("inf"), float("-inf")) else as_float
     if value == value.to_integral_value():
-        return _bounded(int(value))
+        return bounded(int(value))
     return float(value)
 
 
@@ -116,13 +116,14 @@ def integer(text: str) -> int | None:
     exact = Decimal(text.strip().replace(",", ""))
     if exact != exact.to_integral_value():
         raise Unreadable(f"not a whole number: {text.strip()[:_LONGEST]!r}")
-    return _bounded(int(exact))
+    return bounded(int(exact))
 
 
 def times(value: int | None, factor: int) -> int | None:
     """`value` in a finer unit; None stays None, and so does what no longer fits into 64 bits."""
-    return None if value is None else _bounded(value * factor)
+    return None if value is None else bounded(value * factor)
 
 
-def _bounded(value: int) -> int | None:
+def bounded(value: int) -> int | None:
+    """`value`, or None where it does not fit into 64 bits, signed or not."""
     return value if -(1 << (_BITS - 1)) <= value < (1 << _BITS) else None

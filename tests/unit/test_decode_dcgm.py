@@ -557,3 +557,79 @@ def test_what_does_not_fit_into_64_bits_is_none() -> None:
     assert integer(str(2**64)) is None
     assert times(2**63, 4) is None
     assert times(None, 4) is None
+
+
+# --- numbers that are too wide, and numbers with separators
+
+
+def test_an_entity_number_is_read_up_to_64_bits() -> None:
+    header = "#Entity  SMCLK\n"
+    assert only(f"{header}GPU 99999999999  1410\n")["gpu_index"] == 99999999999
+    assert only(f"{header}GPU {2**64 - 1}  1410\n")["gpu_index"] == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"GPU {2**64}  1410",
+        f"GPU {'9' * 5000}  1410",
+        f"GPU 0 LINK {2**64}  1410",
+        f"CPU Core {2**64}  1410",
+        f"GPU {2**64} SMCLK 1410",
+        "GPU -1  1410",
+        "GPU 0x1f  N/A",
+    ],
+)
+def test_a_row_whose_entity_has_no_readable_number_is_malformed(row: str) -> None:
+    record = only(f"#Entity  SMCLK\n{row}\n")
+    assert (record["kind"], record["line"], record["raw"]) == ("malformed", 2, row[:500])
+
+
+def test_a_plain_line_with_an_unreadable_entity_number_is_malformed_below_a_csv_too() -> None:
+    records = decode(f"index, clocks.sm [MHz]\n0, 1410 MHz\nGPU {2**64} SMCLK 1410\n")
+    assert [record["kind"] for record in records] == ["gpu_sample", "malformed"]
+
+
+def test_a_sentence_about_an_entity_is_still_no_row() -> None:
+    assert [r["kind"] for r in decode("#Entity  SMCLK\nGPU 99999999999999999999999 is lost\nGPU 3: nothing\n")] == [
+        "collector_error"
+    ]
+
+
+@pytest.mark.parametrize(("number", "index"), [(2**64, None), (-(2**70), None), (2**64 - 1, 2**64 - 1)])
+def test_an_entity_id_of_json_beyond_64_bits_is_null(number: int, index: int | None) -> None:
+    assert only(json.dumps({"entityId": number, "fields": {}}))["gpu_index"] == index
+
+
+@pytest.mark.parametrize(
+    ("row", "total", "used", "power"),
+    [
+        ("1, 81,559 MiB, 12 MiB, 70.5 W", 81559, 12, 70.5),
+        ("1, 183,359 MiB, 1,024 MiB, 70.5 W", 183359, 1024, 70.5),
+        ("1, 81,559, [N/A], 1,070.50 W", 81559, None, 1070.5),
+        ("1,81,559 MiB,12 MiB,70.5 W", 81559, 12, 70.5),
+    ],
+)
+def test_a_separator_within_a_cell_costs_no_row(row: str, total: int, used: int | None, power: float) -> None:
+    record = only(f"index, memory.total [MiB], memory.used [MiB], power.draw [W]\n{row}\n")
+    assert (record["gpu_index"], record["fb_total_mib"], record["fb_used_mib"], record["power_w"]) == (
+        1,
+        total,
+        used,
+        power,
+    )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "1,183,359 MiB,12 MiB,70.5 W",  # 1,183 or 183,359
+        "1, 81, 559 MiB, 12 MiB, 70.5 W",  # a blank behind the comma: two cells
+        "0,559 MiB, 12 MiB, 70.5 W, 3",  # no number begins with zero and a separator
+        "1, 81,559 MiB, 12 MiB, 70.5 W, 9",  # one comma, two cells too many
+        ",".join(["123"] * 2000),
+    ],
+)
+def test_a_row_that_separators_explain_in_no_way_or_in_several_is_malformed(row: str) -> None:
+    header = "index, memory.total [MiB], memory.used [MiB], power.draw [W]"
+    assert only(f"{header}\n{row}\n")["kind"] == "malformed"

@@ -471,3 +471,27 @@ def test_the_order_of_a_port_s_lines_does_not_matter(counters: dict[str, int], r
     text = [ib(f"counters/{name}:{value}") for name, value in counters.items()]
     random.shuffle(text)
     assert decode("".join(text))[0]["counters"] == counters
+
+
+@pytest.mark.parametrize(
+    "line", ["     foo: abc", "     baz: 1.5", "foo: abc", "     [0]: tx bytes: many", "     rx_prio4_pause: abc"]
+)
+def test_every_counter_below_the_title_without_a_whole_number_is_malformed(line: str) -> None:
+    records = decode(f"NIC statistics:\n{line}\n     rx_bytes: 2\n")
+    assert [record["kind"] for record in records] == ["malformed", "port"]
+    assert records[0]["line"] == 2
+    assert records[1]["counters"] == {"rx_bytes": 2}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "root@node7:~#",
+        "bash: foo: command not found",
+        "     words of no counter",
+        "driver: mlx5_core\nversion: 6.8.0",
+        "Settings for eth0:\n\tSpeed: 400000Mb/s",
+    ],
+)
+def test_what_is_no_counter_below_the_title_is_nothing(line: str) -> None:
+    assert [record["kind"] for record in decode(f"NIC statistics:\n     rx_bytes: 2\n{line}\n")] == ["port"]

@@ -193,3 +193,21 @@ def test_an_empty_file_yields_nothing() -> None:
 def test_a_file_of_another_kind_is_refused(row: str) -> None:
     with pytest.raises(UnknownFormat):
         read(row, row)
+
+
+@pytest.mark.parametrize("digits", ["99999999999999999999", "18446744073709551616", "9" * 30])
+def test_a_time_beyond_64_bits_is_unknown_and_the_event_stays(digits: str) -> None:
+    for row in (
+        f"4,1,{digits},-;{LOST}",
+        f"[{digits}.000000] {LOST}",
+        journal(LOST, _SOURCE_MONOTONIC_TIMESTAMP=digits, __REALTIME_TIMESTAMP=int(digits)),
+    ):
+        record = one(row)
+        assert (record["kind"], record["code"]) == ("xid", 79)
+        assert record.get("kernel_time_us") is None
+        assert record.get("wall_time_us") is None
+
+
+def test_a_time_of_64_bits_and_its_neighbours_come_out_exactly() -> None:
+    assert one(f"4,{2**64},{2**64 - 1},-;{LOST}")["kernel_time_us"] == 2**64 - 1
+    assert one(journal(LOST, _SOURCE_MONOTONIC_TIMESTAMP=str(2**64 - 1)))["kernel_time_us"] == 2**64 - 1
