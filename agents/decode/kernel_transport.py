@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from agents.decode.quantity import bounded
 
 _US_PER_S = 1_000_000
+_LAST_SEQ = (1 << 64) - 1
 
 # First three fields of a /dev/kmsg record and its flags; kernels append further fields before the semicolon.
 _KMSG = re.compile(r"(?P<prio>\d{1,10}),(?P<seq>\d{1,64}),(?P<usec>\d{1,64})(?:,[^;]*)?;", re.ASCII)
@@ -66,11 +67,11 @@ class Stamp:
     """What a transport says about when a line was written and by whom.
 
     Attributes:
-        kernel_time_us: Microseconds since boot.
+        kernel_time_us: Microseconds since boot; None too where they need more than 64 bits.
         wall_time_us: Microseconds since the epoch, UTC; only when the source gives date and zone.
         time_text: A time without year or zone, as the source writes it.
         trusted: False when another facility than the kernel's wrote the line: anybody may have.
-        kmsg_seq: The sequence number of a `/dev/kmsg` record.
+        kmsg_seq: The sequence number of a `/dev/kmsg` record; the last of 64 bits where it is forged beyond them.
     """
 
     kernel_time_us: int | None = None
@@ -107,7 +108,7 @@ def carried(text: str) -> Carried:
         stamp = Stamp(
             kernel_time_us=bounded(int(found["usec"])),
             trusted=int(found["prio"]) >> 3 == 0,
-            kmsg_seq=bounded(int(found["seq"])),
+            kmsg_seq=min(int(found["seq"]), _LAST_SEQ),
         )
         return Carried(_unescaped(text[found.end() :]), stamp)
     if found := _TALOS.match(text):
