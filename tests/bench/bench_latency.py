@@ -2,7 +2,8 @@
 
 One job on one partition, one step a second: 2,048 messages within some ten milliseconds of every second, as a
 synchronous job sends them. Generator, broker, worker and this reader share the machine; what each takes of a core is
-told. The first steps are left out: nobody can know which step is a job's first until the lateness bound has passed.
+told. The first steps are left out: nobody can know which step is a job's first until the lateness bound has passed, and
+what has piled up by then is read first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _RESULTS = topic_named("step-results").name
 _GENERATOR = Path(__file__).with_name("step_generator.py")
-_RUN_IN = 15
+_RUN_IN = 30
 _DISTINCT = 5
 _PATIENCE_S = 45.0
 _SNAPSHOT = re.compile(
@@ -55,7 +56,7 @@ def main() -> None:
     """Play and listen."""
     asked = options(__doc__.splitlines()[0])
     load_before = os.getloadavg()[0]
-    ranks, steps = (1024, 30) if asked.quick else (16384, 90)
+    ranks, steps = (1024, 45) if asked.quick else (16384, 120)
     with local_kafka() as servers:
         produce(servers, records_of(step_timings(ranks, 1).reference))
         arguments = [sys.executable, str(_GENERATOR), servers, str(ranks), str(_DISTINCT), str(steps)]

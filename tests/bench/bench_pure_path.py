@@ -109,7 +109,7 @@ def _section(
                 (
                     "ranks",
                     "steps",
-                    "engine, ms a step",
+                    "engine, all of a step, ms",
                     "longest call, ms",
                     "RSS, MB",
                     "grown by, MB",
