@@ -105,7 +105,10 @@ def _listen(
             if begun is not None and played_s < steps:
                 heard.span_s = time.monotonic() - begun[0]
                 heard.cpu_s = {name: at - begun[1][name] for name, at in _cpu_times(processes).items()}
-                heard.rss = {name: process.memory_info().rss for name, process in processes.items()}
+                # The generator may have ended already: a process that has ended has no memory.
+                heard.rss = {
+                    name: max(process.memory_info().rss, heard.rss.get(name, 0)) for name, process in processes.items()
+                }
     return heard
 
 
