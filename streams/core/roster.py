@@ -7,12 +7,20 @@ what it replaces stays in the topic for replay.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from schemas.fleet import Job, Node, Policy, RankPlacement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from schemas.base import Record
+
+T = TypeVar("T")
 
 __all__ = ["JobRoster", "Roster", "Seat"]
 
@@ -40,6 +48,15 @@ class JobRoster:
     """Counts changes, so that readers know when to rebuild what they derived."""
     _seats: dict[int, Seat] | None = None
     _members: frozenset[int] | None = None
+    _derived: dict[str, tuple[NDArray[np.int64], Any]] = field(default_factory=dict)
+
+    def derived(self, name: str, ranks: NDArray[np.int64], make: Callable[[NDArray[np.int64], JobRoster], T]) -> T:
+        """What follows from the seats of these ranks alone: made once, and again when the ranks or the roster change."""
+        known = self._derived.get(name)
+        if known is None or not np.array_equal(known[0], ranks):
+            known = self._derived[name] = (ranks, make(ranks, self))
+        result: T = known[1]
+        return result
 
     @property
     def expected(self) -> int | None:
@@ -89,6 +106,7 @@ class JobRoster:
         self.version += 1
         self._seats = None
         self._members = None
+        self._derived = {}
 
 
 class Roster:

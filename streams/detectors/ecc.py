@@ -24,7 +24,6 @@ __all__ = ["UncorrectableEcc"]
 
 RULE = "uncorrectable_ecc"
 _AGAIN_NS = 60_000_000_000
-_COUNTERS = ("ecc_dbe_volatile_count", "ecc_dbe_aggregate_count")
 
 
 class _GpuMemory(SubjectState):
@@ -47,27 +46,28 @@ class UncorrectableEcc:
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:  # noqa: ARG002
         """Findings of one frame; frames of a node come in the order of its event time."""
-        if frame.ecc_dbe_volatile_count is None and frame.ecc_dbe_aggregate_count is None:
+        volatiles, aggregates = frame.ecc_dbe_volatile_count, frame.ecc_dbe_aggregate_count
+        if volatiles is None and aggregates is None:
             return
         now_ns = frame.event_time_ns
         for index in range(len(frame.gpu_uuid)):
-            counts = {name: column[index] if (column := getattr(frame, name)) else None for name in _COUNTERS}
-            if all(count is None for count in counts.values()):
+            volatile = volatiles[index] if volatiles is not None else None
+            aggregate = aggregates[index] if aggregates is not None else None
+            if volatile is None and aggregate is None:
                 continue
             state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            increases = [
-                counter.read(frame.agent_session, now_ns, counts[name])
-                for counter, name in zip((state.volatile, state.aggregate), _COUNTERS, strict=True)
-            ]
-            state.pending += max((step[0] for step in increases if step is not None), default=0)
+            one = state.volatile.read(frame.agent_session, now_ns, volatile)
+            other = state.aggregate.read(frame.agent_session, now_ns, aggregate)
+            state.pending += max(one[0] if one is not None else 0, other[0] if other is not None else 0)
             first, state.seen = not state.seen, True
             # The aggregate count is for the part's life; only the volatile one says that this boot has met an error.
-            at_start = first and (counts["ecc_dbe_volatile_count"] or 0) > 0
+            at_start = first and (volatile or 0) > 0
             # The first error is said at once; what follows within a minute is said together.
             is_due = state.said_ns is None or now_ns - state.said_ns >= _AGAIN_NS
             increased = state.pending if is_due else 0
             if not increased and not at_start:
                 continue
+            counts = {"ecc_dbe_volatile_count": volatile, "ecc_dbe_aggregate_count": aggregate}
             if increased:
                 state.pending, state.said_ns = 0, now_ns
             yield self._rule.finding(
@@ -80,7 +80,7 @@ class UncorrectableEcc:
                 urgent=bool(increased),
                 explanation=f"{increased} uncorrectable ECC errors"
                 if increased
-                else f"{counts['ecc_dbe_volatile_count']} uncorrectable ECC errors found at start",
+                else f"{volatile} uncorrectable ECC errors found at start",
                 values={**counts, "increase": increased, "found_at_start": not increased},
                 evidence=evidence,
             )

@@ -21,11 +21,13 @@ import numpy as np
 from schemas.findings import Subject
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.step_join import instances
+from streams.core.step_join import shortest_us
 from streams.core.thresholds import is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from schemas.findings import Evidence, Finding
     from schemas.fleet import Policy
@@ -119,8 +121,8 @@ class JobPace:
     def _network(self, step: ClosedStep, own_ratio: float | None, evidence: Evidence | None) -> Iterator[Finding]:
         worst, worst_group = None, None
         for group, collective in sorted(step.collectives.items()):
-            shortest = [float(collective.duration_us[members].min()) for members in instances(collective)]
-            if not shortest:
+            shortest = shortest_us(collective)
+            if not shortest.size:
                 continue
             transfer_us = float(np.median(shortest))
             # Transfers of under 1 ms are launch time and noise.
@@ -141,16 +143,14 @@ class JobPace:
         )
 
     def _stages(self, step: ClosedStep, roster: JobRoster, evidence: Evidence | None) -> Iterator[Finding]:
-        by_stage: dict[int, list[float]] = {}
-        seats = roster.seats
-        for rank, own in zip(step.rank.tolist(), step.own_us.tolist(), strict=True):
-            seat = seats.get(rank)
-            stage = seat.stage if seat is not None else roster.stage_of(rank)
-            if stage is not None and not np.isnan(own):
-                by_stage.setdefault(stage, []).append(own)
-        if len(by_stage) < 2:
+        stages = roster.derived("stages", step.rank, _stages_of)
+        known = ~np.isnan(step.own_us)
+        medians = {
+            int(stage): float(np.median(step.own_us[known & (stages == stage)]))
+            for stage in np.unique(stages[known & (stages >= 0)])
+        }
+        if len(medians) < 2:
             return
-        medians = {stage: float(np.median(values)) for stage, values in by_stage.items()}
         heaviest = max(sorted(medians), key=lambda stage: medians[stage])
         others = float(np.median([value for stage, value in medians.items() if stage != heaviest]))
         ratio = medians[heaviest] / others if others > 0 else None
@@ -232,6 +232,16 @@ class JobPace:
         for kind, value in snapshot["conditions"].items():
             self._conditions[kind].restore(value)
         self._longest = deque(snapshot["longest"], maxlen=_ENTROPY_STEPS)
+
+
+def _stages_of(ranks: NDArray[np.int64], roster: JobRoster) -> NDArray[np.int64]:
+    """Pipeline stage of each rank; -1 where it is unknown."""
+    stages = []
+    for rank in ranks.tolist():
+        seat = roster.seats.get(rank)
+        stage = seat.stage if seat is not None else roster.stage_of(rank)
+        stages.append(-1 if stage is None else stage)
+    return np.array(stages, dtype=np.int64)
 
 
 class MissingRanks:

@@ -70,11 +70,17 @@ class SmClock:
         """Findings of one frame; frames of a node come in the order of its event time."""
         if frame.sm_clock_mhz is None:
             return
-        busy = [index for index in range(len(frame.gpu_uuid)) if is_busy(frame, index)]
-        groups = [self._group(frame, index, roster) for index in range(len(frame.gpu_uuid))]
+        busy: list[int] | None = None
+        groups: list[tuple[str | None, str | None]] = []
         for index, clock_mhz in enumerate(frame.sm_clock_mhz):
             sku = frame.sku[index] if frame.sku is not None else None
             limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
+            # Nearly every GPU of nearly every frame: nothing below needs to be known of it.
+            if (clock_mhz is None or clock_mhz >= limits.ceiling_mhz) and self._key(frame, index) not in self._states:
+                continue
+            if busy is None:
+                busy = [gpu for gpu in range(len(frame.gpu_uuid)) if is_busy(frame, gpu)]
+                groups = [self._group(frame, gpu, roster) for gpu in range(len(frame.gpu_uuid))]
             peers = sorted(
                 peer_clock
                 for peer in busy
@@ -106,7 +112,7 @@ class SmClock:
         limits: SmClockThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        key = f"{frame.node_id}/{gpu_key(frame, index)}"
+        key = self._key(frame, index)
         if not low and key not in self._states:
             return
         state = self._states[key]
@@ -137,6 +143,10 @@ class SmClock:
             },
             evidence=evidence,
         )
+
+    @staticmethod
+    def _key(frame: GpuFrame, index: int) -> str:
+        return f"{frame.node_id}/{gpu_key(frame, index)}"
 
     @staticmethod
     def _group(frame: GpuFrame, index: int, roster: Roster) -> tuple[str | None, str | None]:

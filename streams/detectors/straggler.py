@@ -89,9 +89,13 @@ class Straggler:
 
     @staticmethod
     def _peers(step: ClosedStep, roster: JobRoster) -> list[NDArray[np.int64]]:
+        return roster.derived("straggler-peers", step.rank, Straggler._peers_of)
+
+    @staticmethod
+    def _peers_of(ranks: NDArray[np.int64], roster: JobRoster) -> list[NDArray[np.int64]]:
         seats = roster.seats
         keys = []
-        for rank in step.rank.tolist():
+        for rank in ranks.tolist():
             seat = seats.get(rank)
             keys.append((seat.stage, seat.sku, seat.role) if seat is not None else (roster.stage_of(rank), None, None))
         return group_by_key(keys)
@@ -110,11 +114,11 @@ class Straggler:
                 continue
             median_wait = float(np.median(wait[known]))
             margin_us = 0.05 * float(np.nanmedian(own[group]))
-            awaited = Straggler._awaited(step, group)
-            for position in known.tolist():
-                held_up = wait[position] > 1.5 * median_wait + margin_us and position not in awaited
-                if held_up and int(step.rank[position]) in suspects:
-                    excused.add(int(step.rank[position]))
+            held_up = known[wait[known] > 1.5 * median_wait + margin_us]
+            waiting = [position for position in held_up.tolist() if int(step.rank[position]) in suspects]
+            # A suspect waits least as a rule, and whom its peers wait for need not be asked then.
+            awaited = Straggler._awaited(step, group) if waiting else set()
+            excused |= {int(step.rank[position]) for position in waiting if position not in awaited}
         return excused
 
     @staticmethod
@@ -126,9 +130,11 @@ class Straggler:
         columns = step.columns
         parts = columns["compute_us"] + np.nan_to_num(columns["host_us"]) + np.nan_to_num(columns["data_us"])
         awaited = set()
+        is_peer = np.zeros(len(step.rank), dtype=np.bool_)
+        is_peer[group] = True
         for collective in step.collectives.values():
             for members in instances(collective):
-                meeting = np.intersect1d(members, group, assume_unique=True)
+                meeting = members[is_peer[members]]
                 if meeting.size < 3:
                     continue
                 duration = collective.duration_us[meeting]
@@ -189,6 +195,8 @@ class Straggler:
         step: ClosedStep, roster: JobRoster, suspects: set[int], log_ratio: NDArray[np.float64]
     ) -> list[set[int]]:
         """Suspects as they are to be named: one by one, or a tensor group or node that is slow as a whole."""
+        if not suspects:
+            return []
         ratio = dict(zip(step.rank.tolist(), log_ratio.tolist(), strict=True))
         tensor = roster.job.layout.tensor if roster.job is not None else 1
         units: list[set[int]] = []

@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schemas import gpu_parts
@@ -63,9 +63,10 @@ def test_letters_glued_to_a_product_never_find_the_shorter_product(listed: Any, 
     position = next(i for i, word in enumerate(words) if any(c.isdigit() for c in word))
     head, *rest = re.split(r"[-_]", words[position])
     words[position] = "-".join([head + glued, *rest])
+    # B20 + 0 spells another part and MI325 + X the same one; the part that was extended must not come back otherwise.
+    assume(not any(head + glued in re.split(r"[ _-]", listed_name) for listed_name, _ in LISTED))
     found = find(" ".join(words))
-    # B20 + 0 may spell another listed part in full; the part that was extended must never come back.
-    assert found is None or found.model != row["model"] or " ".join(words) in (n for n, _ in LISTED)
+    assert found is None or found.model != row["model"]
 
 
 @pytest.mark.parametrize(
