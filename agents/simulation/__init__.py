@@ -1,10 +1,9 @@
 """A simulated fleet that publishes exactly as real nodes do, with injected faults, healthy look-alikes and the truth.
 
 `simulate` is a pure generator of records, `truth` says what is wrong in them, `deliver` models their way, `play` publishes
-them in real time and `archive_lines` writes them down. Written without knowledge of the rules that read its output.
+them in real time. Written without knowledge of the rules that read its output.
 """
 
-from agents.simulation.archive import archive_lines
 from agents.simulation.delivery import Delivery, deliver
 from agents.simulation.errors import ScenarioError
 from agents.simulation.fleet_run import simulate
@@ -28,7 +27,6 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "Truth",
-    "archive_lines",
     "default_scenario",
     "deliver",
     "load_scenario",

@@ -66,8 +66,11 @@ class Straggler:
         self._recorded = 0
         self.noise_scale = 0.0
         """Noise of own time against peers at the last step (natural logarithm)."""
-        self.named: frozenset[int] = frozenset()
+
+    @property
+    def named(self) -> frozenset[int]:
         """Ranks that stand as stragglers after the last step."""
+        return frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])
 
     def on_step(
         self, step: ClosedStep, roster: JobRoster, policy: Policy | None, evidence: Evidence | None = None
@@ -188,7 +191,6 @@ class Straggler:
             named = subject.model_dump(exclude_none=True)
             self._open[key] = _Standing(onset_ns, 0, {"ranks": sorted(members), "named": named})
             yield self._finding(step, roster, subject, members, "open", onset_ns, log_ratio, scale, evidence)
-        self.named = frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])
 
     @staticmethod
     def _units(
@@ -374,4 +376,3 @@ class Straggler:
         self._candidates = {int(rank): at for rank, at in snapshot["candidates"].items()}
         self._insufficient_ns = snapshot["insufficient_ns"]
         self._recorded = snapshot["recorded"]
-        self.named = frozenset(rank for standing in self._open.values() for rank in standing.subject["ranks"])

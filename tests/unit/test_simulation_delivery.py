@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 from collections import Counter
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.simulation import Delivery, archive_lines, default_scenario, deliver, play, simulate
+from agents.simulation import Delivery, default_scenario, deliver, play, simulate
+from schemas.archive import ArchiveWriter
 from schemas.base import Record
 from schemas.codec import decode, decode_value, message
 from schemas.events import NodeStatus
 from schemas.topics import topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 START = 1_760_000_000_000_000_000
 Events = tuple[tuple[int, Record], ...]
@@ -27,11 +33,16 @@ def short(seed: int = 0) -> Events:
     return tuple(simulate(default_scenario(nodes=4, duration_s=20, seed=seed), START))
 
 
+def archived(events: Iterable[tuple[int, Record]]) -> bytes:
+    stream = io.BytesIO()
+    writer = ArchiveWriter(stream, partitions=4)
+    for arrival_ns, record in events:
+        writer.write(record, arrival_ns)
+    return stream.getvalue()
+
+
 def digest(events: Events) -> str:
-    hashed = hashlib.sha256()
-    for line in archive_lines(deliver(events)):
-        hashed.update(line)
-    return hashed.hexdigest()
+    return hashlib.sha256(archived(deliver(events))).hexdigest()
 
 
 def test_two_runs_of_one_seed_are_the_same_bytes_and_another_seed_is_not() -> None:
@@ -127,7 +138,7 @@ def test_impossible_deliveries_are_refused(bad: dict[str, float]) -> None:
 
 
 def test_an_archive_counts_offsets_in_each_partition_and_keeps_a_key_in_one() -> None:
-    lines = [json.loads(line) for line in archive_lines(deliver(short()))]
+    lines = [json.loads(line) for line in archived(deliver(short())).splitlines()]
     expected: Counter[tuple[str, int]] = Counter()
     partitions: dict[tuple[str, str], set[int]] = {}
     for line in lines:
