@@ -33,6 +33,10 @@ class EdgeState(SubjectState):
         """Whether the statement stands."""
         return self.onset_ns is not None
 
+    def is_quiet(self, now_ns: int) -> bool:
+        """Whether nothing stands, and the condition did not hold at `now_ns`, the time of the last update."""
+        return self.onset_ns is None and self.last_true_ns != now_ns
+
     def update(self, now_ns: int, holds: bool, onset_ns: int | None = None, quiet_ns: int = _QUIET_NS) -> Edge | None:
         """Take the condition at a time, and return the edge that it makes, if any.
 

@@ -1,13 +1,23 @@
-"""State by subject: one small object of operators and plain values per key, with a snapshot of all of them."""
+"""State by subject: one small object of operators and plain values per key, with a snapshot of all of them.
+
+`KeyedRows` finds the states of a publisher's rows (its GPUs, or its ports) by position, so that their keys are made once
+and not in every frame; and it tells frames that change nothing. What it remembers for that is derived, so it stands in
+no snapshot: after a restart the first frames are read in full, and say the same.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from streams.core.counters import Reading
 
-__all__ = ["Keyed", "SubjectState"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+__all__ = ["Keyed", "KeyedRows", "Rows", "SubjectState"]
+
+_LONGEST_STEP_NS = 60_000_000_000
+"""Readings further apart may be baselines: a rule has not judged such a frame, so it is no proof that nothing changes."""
 
 
 class SubjectState:
@@ -29,6 +39,10 @@ class SubjectState:
             else:
                 setattr(self, name, value)
 
+    def is_quiet(self, now_ns: int) -> bool:  # noqa: ARG002
+        """Whether the frame of `now_ns`, given once more at a later time, would change nothing but times of readings."""
+        return False
+
 
 S = TypeVar("S", bound=SubjectState)
 
@@ -39,6 +53,10 @@ class Keyed(Generic[S]):
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
         self._states: dict[str, S] = {}
+
+    def get(self, key: str) -> S | None:
+        """The state of a key, or None where none was made yet."""
+        return self._states.get(key)
 
     def __getitem__(self, key: str) -> S:
         state = self._states.get(key)
@@ -65,3 +83,99 @@ class Keyed(Generic[S]):
         self._states = {}
         for key, value in snapshot.items():
             self[key].restore(value)
+
+
+class Rows(Generic[S]):
+    """States of one publisher's rows, by position in its frames; they are made on first use.
+
+    Attributes:
+        names: what the publisher calls its rows; the keys follow from it.
+        reading: of the frame in hand; set by `stand_still`.
+    """
+
+    __slots__ = ("_at_rest", "_distinct", "_keyed", "_keys", "_repeated", "_said", "_states", "names", "reading")
+
+    def __init__(self, keyed: Keyed[S], names: object, keys: Sequence[str]) -> None:
+        self.names = names
+        self.reading = Reading("", 0)
+        self._keyed = keyed
+        self._keys = keys
+        self._states = [keyed.get(key) for key in keys]
+        self._distinct = len(set(keys)) == len(keys)
+        self._said: object = None
+        self._repeated = False
+        self._at_rest = False
+
+    def __getitem__(self, index: int) -> S:
+        state = self._states[index]
+        if state is None:
+            state = self._states[index] = self._keyed[self._keys[index]]
+        return state
+
+    def get(self, index: int) -> S | None:
+        """The state of a row, or None where none was made yet."""
+        return self._states[index] if self._distinct else self._keyed.get(self._keys[index])
+
+    def stand_still(self, session: str, now_ns: int, said: tuple[object, ...]) -> bool:
+        """Whether a frame changes nothing but the time of the reading; that is then moved, and the rule has no work.
+
+        It is so when the frame says what the last one said and all states were at rest after that one.
+
+        Args:
+            session: the publisher's session.
+            now_ns: event time of the frame.
+            said: all of the frame and the policy that the states depend on.
+        """
+        reading = self.reading
+        repeated = said == self._said
+        if repeated and self._at_rest:
+            reading.session, reading.at_ns = session, now_ns
+            return True
+        plain = session == reading.session and 0 < now_ns - reading.at_ns <= _LONGEST_STEP_NS
+        self._repeated, self._said, self._at_rest = repeated and plain, said, False
+        self.reading = Reading(session, now_ns)
+        return False
+
+    def rest(self, *, if_also: bool = True) -> None:
+        """Take note, after a frame was read in full, whether the same once more would change nothing.
+
+        Only a frame that repeated the one before can tell: in it no counter grew and none was a baseline.
+
+        Args:
+            if_also: what the rule itself requires for that.
+        """
+        self._at_rest = self._repeated and self._distinct and if_also and self.are_quiet(self.reading.at_ns)
+
+    def are_quiet(self, now_ns: int) -> bool:
+        """Whether all states are quiet at the time of the frame in hand."""
+        return all(state is None or state.is_quiet(now_ns) for state in self._states)
+
+
+class KeyedRows(Generic[S]):
+    """State objects by key, found by publisher and position."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._keyed = Keyed(make)
+        self._rows: dict[Hashable, Rows[S]] = {}
+
+    def of(self, publisher: Hashable, names: object, keys: Callable[[], Sequence[str]]) -> Rows[S]:
+        """The rows of a publisher.
+
+        Args:
+            publisher: who publishes, and which of its rows are meant where it has several kinds.
+            names: what the keys are made of; where it changed, they are made anew.
+            keys: makes the keys, one per row.
+        """
+        rows = self._rows.get(publisher)
+        if rows is None or rows.names != names:
+            rows = self._rows[publisher] = Rows(self._keyed, names, keys())
+        return rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes: states by key."""
+        return self._keyed.snapshot()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace all states by a snapshot's."""
+        self._keyed.restore(snapshot)
+        self._rows = {}

@@ -31,6 +31,7 @@ class LimitsInForce(Generic[C]):
         self._rule = rule
         self._policy: Policy | None = None
         self._by_sku: dict[str | None, C] = {}
+        self._by_skus: dict[tuple[str | None, ...], tuple[C, ...]] = {}
 
     def of(self, policy: Policy | None, sku: str | None = None) -> C:
         """The thresholds for a part under a policy.
@@ -39,9 +40,20 @@ class LimitsInForce(Generic[C]):
             ValueError: the policy names a threshold that the rule does not have.
         """
         if policy is not self._policy:
-            self._policy = policy
-            self._by_sku = {}
+            self._policy, self._by_sku, self._by_skus = policy, {}, {}
         limits = self._by_sku.get(sku)
         if limits is None:
             limits = self._by_sku[sku] = thresholds_for(self._defaults, policy, self._rule, sku)
         return limits
+
+    def of_each(self, policy: Policy | None, skus: tuple[str | None, ...]) -> tuple[C, ...]:
+        """The thresholds for each of a node's parts, in their order.
+
+        Raises:
+            ValueError: the policy names a threshold that the rule does not have.
+        """
+        each = self._by_skus.get(skus) if policy is self._policy else None
+        if each is None:
+            each = tuple(self.of(policy, sku) for sku in skus)
+            self._by_skus[skus] = each
+        return each

@@ -69,6 +69,11 @@ class TrailingHits:
         return len(self._hits) >= self._needed
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether no sample of the window hit, so that one more without a hit changes nothing."""
+        return not self._hits and self._needed > 0
+
+    @property
     def first_ns(self) -> int | None:
         """Time of the oldest hit in the window."""
         return self._hits[0] if self._hits else None

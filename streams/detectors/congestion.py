@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits
+from streams.detectors.port_frames import port_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "Congestion", "CongestionThresholds"]
@@ -64,6 +66,9 @@ class _PortRate(SubjectState):
         self.hits = TrailingHits(3, 5_000_000_000)
         self.edge = EdgeState()
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
+
 
 class Congestion:
     """Watches the waiting and marking of many nodes' ports."""
@@ -71,54 +76,53 @@ class Congestion:
     def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or CongestionThresholds(), RULE)
-        self._states: Keyed[_PortRate] = Keyed(_PortRate)
+        self._states = KeyedRows(_PortRate)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time. Switches' frames say nothing."""
         if frame.view != "host":
             return
-        limits = self._limits.of(roster.policy)
-        layers = [_link_layer(frame, index) for index in range(len(frame.device))]
+        limits, now_ns = self._limits.of(roster.policy), frame.event_time_ns
+        layers: list[str] = []
         for name in _COUNTERS:
             column = frame.counters.get(name)
             if column is None:
                 continue
-            rates = self._rates(frame, name, column)
+            rows = port_rows(self._states, frame, name)
+            if rows.stand_still(frame.agent_session, now_ns, (column, roster.policy)):
+                continue
+            rates = _rates(rows, column)
+            floor = limits.wait_ticks_per_s if name == _WAIT else limits.packets_per_s
+            # No median is below the least rate, so no limit is below this, whoever the peers are.
+            least = max(floor, limits.factor * min(rates.values(), default=0.0)) if limits.factor >= 0 else floor
             for index, rate in rates.items():
+                state = rows[index]
+                if rate <= least and state.is_quiet(now_ns) and limits.hits > 0:
+                    continue
+                layers = layers or [_link_layer(frame, port) for port in range(len(frame.device))]
                 peers = [
                     rates[peer]
                     for peer in rates
                     if peer != index and layers[peer] == layers[index] and _is_up(frame, peer)
                 ]
                 peer_rate = median(peers) if peers and len(peers) >= limits.peers else None
-                yield from self._statement(frame, index, name, rate, peer_rate, limits, evidence)
-
-    def _rates(self, frame: FabricFrame, name: str, column: tuple[int | None, ...]) -> dict[int, float]:
-        """Increase per second by port; absent where the counter does not say."""
-        rates = {}
-        for index, count in enumerate(column):
-            if count is None:
-                continue
-            state = self._states[_key(frame, index, name)]
-            step = state.increase.read(frame.agent_session, frame.event_time_ns, count)
-            if step is not None and step[1] > 0:
-                rates[index] = step[0] * 1e9 / step[1]
-        return rates
+                limit = max(floor, limits.factor * peer_rate) if peer_rate is not None else None
+                yield from self._statement(frame, index, name, state, rate, peer_rate, limit, limits, evidence)
+            rows.rest()
 
     def _statement(
         self,
         frame: FabricFrame,
         index: int,
         name: str,
+        state: _PortRate,
         rate: float,
         peer_rate: float | None,
+        limit: float | None,
         limits: CongestionThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        state = self._states[_key(frame, index, name)]
         now_ns = frame.event_time_ns
-        floor = limits.wait_ticks_per_s if name == _WAIT else limits.packets_per_s
-        limit = max(floor, limits.factor * peer_rate) if peer_rate is not None else None
         state.hits.configure(limits.hits, limits.span_ns)
         holds = state.hits.add(now_ns, limit is not None and rate > limit)
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
@@ -155,8 +159,16 @@ class Congestion:
         self._states.restore(snapshot)
 
 
-def _key(frame: FabricFrame, index: int, name: str) -> str:
-    return f"{frame.publisher_id}/{frame.device[index]}/{frame.port[index]}/{name}"
+def _rates(rows: Rows[_PortRate], column: tuple[int | None, ...]) -> dict[int, float]:
+    """Increase per second by port; absent where the counter does not say."""
+    rates = {}
+    for index, count in enumerate(column):
+        if count is None:
+            continue
+        step = rows[index].increase.read_in(rows.reading, count)
+        if step is not None and step[1] > 0:
+            rates[index] = step[0] * 1e9 / step[1]
+    return rates
 
 
 def _is_up(frame: FabricFrame, index: int) -> bool:

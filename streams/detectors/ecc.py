@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.statement import Rule
-from streams.detectors.gpu_frames import gpu_key, gpu_subject
+from streams.detectors.gpu_frames import gpu_rows, gpu_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +36,16 @@ class _GpuMemory(SubjectState):
         self.pending = 0
         self.said_ns: int | None = None
 
+    def is_quiet(self, now_ns: int) -> bool:  # noqa: ARG002
+        return not self.pending
+
 
 class UncorrectableEcc:
     """Watches the double-bit error counts of many nodes."""
 
     def __init__(self, site_id: str) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._states: Keyed[_GpuMemory] = Keyed(_GpuMemory)
+        self._states = KeyedRows(_GpuMemory)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:  # noqa: ARG002
         """Findings of one frame; frames of a node come in the order of its event time."""
@@ -50,14 +53,17 @@ class UncorrectableEcc:
         if volatiles is None and aggregates is None:
             return
         now_ns = frame.event_time_ns
+        rows = gpu_rows(self._states, frame)
+        if rows.stand_still(frame.agent_session, now_ns, (volatiles, aggregates)):
+            return
         for index in range(len(frame.gpu_uuid)):
             volatile = volatiles[index] if volatiles is not None else None
             aggregate = aggregates[index] if aggregates is not None else None
             if volatile is None and aggregate is None:
                 continue
-            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            one = state.volatile.read(frame.agent_session, now_ns, volatile)
-            other = state.aggregate.read(frame.agent_session, now_ns, aggregate)
+            state = rows[index]
+            one = state.volatile.read_in(rows.reading, volatile)
+            other = state.aggregate.read_in(rows.reading, aggregate)
             state.pending += max(one[0] if one is not None else 0, other[0] if other is not None else 0)
             first, state.seen = not state.seen, True
             # The aggregate count is for the part's life; only the volatile one says that this boot has met an error.
@@ -84,6 +90,7 @@ class UncorrectableEcc:
                 values={**counts, "increase": increased, "found_at_start": not increased},
                 evidence=evidence,
             )
+        rows.rest()
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

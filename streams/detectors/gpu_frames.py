@@ -1,20 +1,36 @@
-"""What the device rules read off a GPU frame: who is meant, and whether it is at work."""
+"""What the device rules read off a GPU frame: who is meant, which states are theirs, and which are at work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from schemas.findings import Subject
+from streams.core.keyed import SubjectState
 
 if TYPE_CHECKING:
     from schemas.frames import GpuFrame
+    from streams.core.keyed import KeyedRows, Rows
+    from streams.core.roster import Roster
 
-__all__ = ["APPLICATION_CLOCKS", "IDLE", "gpu_key", "gpu_subject", "is_busy", "value"]
+__all__ = [
+    "APPLICATION_CLOCKS",
+    "IDLE",
+    "are_busy",
+    "gpu_key",
+    "gpu_rows",
+    "gpu_subject",
+    "is_busy",
+    "peer_group",
+    "skus",
+    "value",
+]
 
 IDLE = 0x1
 APPLICATION_CLOCKS = 0x2
 BUSY_UTIL_PCT = 50
 BUSY_ACTIVE_RATIO = 0.3
+
+S = TypeVar("S", bound=SubjectState)
 
 
 def value(column: tuple[int | None, ...] | tuple[float | None, ...] | None, index: int) -> int | float | None:
@@ -31,6 +47,26 @@ def gpu_key(frame: GpuFrame, index: int) -> str:
     )
 
 
+def gpu_rows(states: KeyedRows[S], frame: GpuFrame, *kind: str) -> Rows[S]:
+    """A rule's states of a frame's GPUs, in the frame's order.
+
+    Args:
+        states: of all nodes.
+        frame: whose GPUs are meant.
+        kind: what of a GPU is meant, where the rule keeps a state for each of several things.
+    """
+    return states.of(
+        (frame.node_id, *kind),
+        (frame.gpu_uuid, frame.pci_bus_id),
+        lambda: ["/".join((frame.node_id, gpu_key(frame, index), *kind)) for index in range(len(frame.gpu_uuid))],
+    )
+
+
+def skus(frame: GpuFrame) -> tuple[str | None, ...]:
+    """The parts, one per GPU; null where they are not known."""
+    return frame.sku if frame.sku is not None else (None,) * len(frame.gpu_uuid)
+
+
 def gpu_subject(frame: GpuFrame, index: int) -> Subject:
     """The GPU as the subject of a finding."""
     return Subject(
@@ -39,6 +75,14 @@ def gpu_subject(frame: GpuFrame, index: int) -> Subject:
         gpu_uuid=frame.gpu_uuid[index],
         pci_bus_id=frame.pci_bus_id[index] if frame.pci_bus_id is not None else None,
     )
+
+
+def peer_group(frame: GpuFrame, index: int, roster: Roster) -> tuple[str | None, str | None]:
+    """Part and job of a GPU: its peers share both."""
+    sku = frame.sku[index] if frame.sku is not None else None
+    pci_bus_id = frame.pci_bus_id[index] if frame.pci_bus_id is not None else None
+    seat = roster.rank_of(frame.node_id, frame.gpu_uuid[index], pci_bus_id)
+    return sku, seat[0] if seat is not None else None
 
 
 def is_busy(frame: GpuFrame, index: int) -> bool:
@@ -55,3 +99,12 @@ def is_busy(frame: GpuFrame, index: int) -> bool:
         return util >= BUSY_UTIL_PCT
     active = value(frame.sm_active_ratio, index)
     return active is not None and active >= BUSY_ACTIVE_RATIO
+
+
+def are_busy(frame: GpuFrame) -> list[bool]:
+    """`is_busy` of every GPU."""
+    masks, utils = frame.clock_event_reasons_mask, frame.gpu_util_pct
+    if masks is None or utils is None or None in masks or None in utils:
+        return [is_busy(frame, index) for index in range(len(frame.gpu_uuid))]
+    # What nearly every frame carries, read in one go.
+    return [not mask & IDLE and util >= BUSY_UTIL_PCT for mask, util in zip(masks, utils, strict=True)]  # type: ignore[operator]

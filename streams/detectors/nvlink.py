@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits
-from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
+from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.counters import Reading
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "NvlinkErrors", "NvlinkThresholds"]
@@ -57,6 +58,9 @@ class _GpuLinks(SubjectState):
         self.edge = EdgeState()
         self.peak_per_s = 0.0
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
+
 
 class NvlinkErrors:
     """Watches the NVLink counters of many nodes' GPUs."""
@@ -64,23 +68,27 @@ class NvlinkErrors:
     def __init__(self, site_id: str, defaults: NvlinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or NvlinkThresholds(), RULE)
-        self._states: Keyed[_GpuLinks] = Keyed(_GpuLinks)
+        self._states = KeyedRows(_GpuLinks)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
-        if frame.nvlink_crc_errors is None:
+        counts, replays = frame.nvlink_crc_errors, frame.nvlink_replay_errors
+        if counts is None:
             return
-        skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
-        for index, count in enumerate(frame.nvlink_crc_errors):
+        rows = gpu_rows(self._states, frame)
+        said = counts, replays, frame.sku, roster.policy
+        if rows.stand_still(frame.agent_session, frame.event_time_ns, said):
+            return
+        each = self._limits.of_each(roster.policy, skus(frame))
+        for index, (count, limits) in enumerate(zip(counts, each, strict=True)):
             if count is None:
                 continue
-            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            replays = value(frame.nvlink_replay_errors, index)
-            replay_per_s = _per_s(state.replay, frame, int(replays) if replays is not None else None)
-            crc_per_s = _per_s(state.crc, frame, count)
+            state = rows[index]
+            replay_per_s = _per_s(state.replay, rows.reading, replays[index] if replays is not None else None)
+            crc_per_s = _per_s(state.crc, rows.reading, count)
             if crc_per_s is not None:
-                yield from self._statement(frame, index, state, crc_per_s, replay_per_s, limits[skus[index]], evidence)
+                yield from self._statement(frame, index, state, crc_per_s, replay_per_s, limits, evidence)
+        rows.rest()
 
     def _statement(
         self,
@@ -132,7 +140,7 @@ class NvlinkErrors:
         self._states.restore(snapshot)
 
 
-def _per_s(counter: CounterIncrease, frame: GpuFrame, count: int | None) -> float | None:
+def _per_s(counter: CounterIncrease, reading: Reading, count: int | None) -> float | None:
     """Errors per second since the last reading; None where this one is a baseline or unknown."""
-    step = counter.read(frame.agent_session, frame.event_time_ns, count)
+    step = counter.read_in(reading, count)
     return step[0] * 1e9 / step[1] if step is not None and step[1] > 0 else None

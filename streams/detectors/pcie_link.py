@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
-from streams.detectors.gpu_frames import gpu_key, gpu_subject, is_busy, value
+from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,7 @@ class PcieLinkThresholds:
     replay_factor: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(NamedTuple):
     """One reading of a link that is there; None is unknown."""
 
     width: int | None
@@ -70,6 +69,16 @@ class _Link:
     max_width: int | None
     max_generation: int | None
     busy: bool
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it has fewer lanes than it could."""
+        return self.width is not None and self.max_width is not None and self.width < self.max_width
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it has a lower generation than it could."""
+        return self.generation is not None and self.max_generation is not None and self.generation < self.max_generation
 
 
 class _GpuLink(SubjectState):
@@ -83,6 +92,13 @@ class _GpuLink(SubjectState):
         self.replay = CounterIncrease()
         self.minute = TrailingSum(_MINUTE_NS)
         self.replay_edge = EdgeState()
+
+    def is_sound(self, now_ns: int) -> bool:
+        """Whether one more reading that is neither narrow nor low changes nothing."""
+        return self.edge.is_quiet(now_ns) and self.narrow.is_quiet and self.slow.is_quiet
+
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.is_sound(now_ns) and not self.minute.total and self.replay_edge.is_quiet(now_ns)
 
 
 def gigabytes_per_s(generation: int | None, lanes: int | None) -> float | None:
@@ -106,22 +122,42 @@ class PcieLink:
     def __init__(self, site_id: str, defaults: PcieLinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PcieLinkThresholds(), RULE)
-        self._states: Keyed[_GpuLink] = Keyed(_GpuLink)
+        self._states = KeyedRows(_GpuLink)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
         if frame.pcie_link_width is None and frame.pcie_link_gen is None:
             return
-        skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
-        for index, sku in enumerate(skus):
+        rows, busy, now_ns = gpu_rows(self._states, frame), are_busy(frame), frame.event_time_ns
+        said = (
+            frame.pcie_link_gen,
+            frame.pcie_link_width,
+            frame.pcie_max_link_gen,
+            frame.pcie_max_link_width,
+            frame.pcie_replay_count,
+            busy,
+            frame.sku,
+            roster.policy,
+        )
+        if rows.stand_still(frame.agent_session, now_ns, said):
+            return
+        for index, limits in enumerate(self._limits.of_each(roster.policy, skus(frame))):
             width, generation = _reading(frame, index)
             if width is None and generation is None:
                 continue
-            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            link = _Link(width, generation, *_maximum(frame, index), busy=is_busy(frame, index))
-            yield from self._degraded(frame, index, state, link, limits[sku], evidence)
-            yield from self._replays(frame, index, state, link, limits[sku], evidence)
+            link = _Link(width, generation, *_maximum(frame, index), busy=busy[index])
+            state = rows[index]
+            is_sound = not link.is_narrow and not link.is_low and state.is_sound(now_ns)
+            if not is_sound or limits.width_hits <= 0 or limits.generation_hits <= 0:
+                yield from self._degraded(frame, index, state, link, limits, evidence)
+            count = value(frame.pcie_replay_count, index)
+            if count is None:
+                continue
+            step = state.replay.read_in(rows.reading, int(count))
+            replays = state.minute.add(now_ns, step[0] if step is not None else 0)
+            if replays or state.replay_edge.is_open:
+                yield from self._replays(frame, index, state, replays, link, limits, evidence)
+        rows.rest()
 
     def _degraded(
         self,
@@ -134,15 +170,13 @@ class PcieLink:
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
         width, generation, max_width, max_generation = link.width, link.generation, link.max_width, link.max_generation
-        is_narrow = width is not None and max_width is not None and width < max_width
-        is_low = generation is not None and max_generation is not None and generation < max_generation
         state.narrow.configure(limits.width_hits, limits.span_ns)
         state.slow.configure(limits.generation_hits, limits.span_ns)
-        narrow = state.narrow.add(now_ns, is_narrow)
-        slow = state.slow.add(now_ns, is_low and link.busy)
+        narrow = state.narrow.add(now_ns, link.is_narrow)
+        slow = state.slow.add(now_ns, link.is_low and link.busy)
         if narrow or slow:
             state.was_slow = slow
-        elif state.was_slow and is_low and not link.busy and state.edge.is_open:
+        elif state.was_slow and link.is_low and not link.busy and state.edge.is_open:
             # At rest the low generation that was found says nothing more: neither that it stands nor that it is over.
             return
         onsets = [hits.first_ns for hits, held in ((state.narrow, narrow), (state.slow, slow)) if held]
@@ -186,18 +220,12 @@ class PcieLink:
         frame: GpuFrame,
         index: int,
         state: _GpuLink,
+        replays: int,
         link: _Link,
         limits: PcieLinkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        count = value(frame.pcie_replay_count, index)
-        if count is None:
-            return
         now_ns = frame.event_time_ns
-        step = state.replay.read(frame.agent_session, now_ns, int(count))
-        replays = state.minute.add(now_ns, step[0] if step is not None else 0)
-        if not replays and not state.replay_edge.is_open:
-            return
         # Trained down, a link may replay less; what it did at work a moment ago must not be held against that.
         judged = link.generation if link.busy or link.max_generation is None else link.max_generation
         explained = replays_per_minute(judged, link.width or link.max_width)

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Literal
 from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits
+from streams.detectors.port_frames import port_key, port_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["PfcPause", "PfcThresholds"]
@@ -56,6 +58,9 @@ class _PortDirection(SubjectState):
         self.edge = EdgeState()
         self.peak_frames_per_s = 0.0
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
+
 
 class _Counter(SubjectState):
     __slots__ = ("increase",)
@@ -63,42 +68,52 @@ class _Counter(SubjectState):
     def __init__(self) -> None:
         self.increase = CounterIncrease()
 
+    def is_quiet(self, now_ns: int) -> bool:  # noqa: ARG002
+        return True
+
 
 class PfcPause:
     """Watches the pause counters of many nodes' and switches' ports."""
 
     def __init__(self, site_id: str, defaults: PfcThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or PfcThresholds()
-        self._ports: Keyed[_PortDirection] = Keyed(_PortDirection)
-        self._counters: Keyed[_Counter] = Keyed(_Counter)
+        self._limits = LimitsInForce(defaults or PfcThresholds(), RULE)
+        self._ports = KeyedRows(_PortDirection)
+        self._counters = KeyedRows(_Counter)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
-        limits = thresholds_for(self._defaults, roster.policy, RULE)
-        rates = {direction: self._rates(frame, direction) for direction in ("rx", "tx")}
+        limits = self._limits.of(roster.policy)
+        counters = self._counters_of(frame)
+        counts = (
+            *frame.rx_pause_frames,
+            *(frame.rx_global_pause_frames or ()),
+            *frame.tx_pause_frames,
+            *(frame.tx_global_pause_frames or ()),
+        )
+        if counters.stand_still(frame.agent_session, frame.event_time_ns, (counts, roster.policy)):
+            return
+        rates = self._rates(frame, counters, counts)
+        ports = port_rows(self._ports, frame, "rx", "tx")
         for index in range(len(frame.device)):
-            for direction in ("rx", "tx"):
+            for direction, row in (("rx", index), ("tx", index + len(frame.device))):
                 rate = rates[direction].get(index)
-                if rate is None:
-                    continue
-                yield from self._statement(frame, index, direction, rate, rates, limits, evidence)
+                if rate is not None and (rate > limits.frames_per_s or ports.get(row) is not None):
+                    yield from self._statement(frame, index, direction, ports[row], rates, limits, evidence)
+        counters.rest(if_also=ports.are_quiet(frame.event_time_ns))
 
     def _statement(
         self,
         frame: FabricFrame,
         index: int,
         direction: str,
-        rate: float,
+        state: _PortDirection,
         rates: dict[str, dict[int, float]],
         limits: PfcThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        key = f"{frame.publisher_id}/{frame.device[index]}/{frame.port[index]}/{direction}"
+        rate = rates[direction][index]
         above = rate > limits.frames_per_s
-        if not above and key not in self._ports:
-            return
-        state = self._ports[key]
         state.hits.configure(limits.hits, limits.span_ns)
         if above:
             state.peak_frames_per_s = max(rate, state.peak_frames_per_s)
@@ -140,22 +155,37 @@ class PfcPause:
         if edge == "cleared":
             state.peak_frames_per_s = 0.0
 
-    def _rates(self, frame: FabricFrame, direction: str) -> dict[int, float]:
-        """Pause frames per second by port, all priorities together; absent where no counter says."""
-        per_priority = frame.rx_pause_frames if direction == "rx" else frame.tx_pause_frames
-        readings = [
-            (port, f"prio{priority}", count)
-            for port, priority, count in zip(frame.pfc_port, frame.pfc_priority, per_priority, strict=True)
-        ]
-        link_level = frame.rx_global_pause_frames if direction == "rx" else frame.tx_global_pause_frames
-        if link_level is not None:
-            readings += [(port, "global", count) for port, count in enumerate(link_level)]
-        rates: dict[int, float] = {}
-        for port, name, count in readings:
-            key = f"{frame.publisher_id}/{frame.device[port]}/{frame.port[port]}/{direction}/{name}"
-            step = self._counters[key].increase.read(frame.agent_session, frame.event_time_ns, count)
-            if step is not None and step[1] > 0:
-                rates[port] = rates.get(port, 0.0) + step[0] * 1e9 / step[1]
+    def _counters_of(self, frame: FabricFrame) -> Rows[_Counter]:
+        """States of all counters: of received frames those of the priorities, then of the links; likewise transmitted."""
+        columns = (("rx", frame.rx_global_pause_frames), ("tx", frame.tx_global_pause_frames))
+
+        def keys() -> list[str]:
+            found = []
+            for direction, link_level in columns:
+                for port, priority in zip(frame.pfc_port, frame.pfc_priority, strict=True):
+                    found.append(f"{port_key(frame, port)}/{direction}/prio{priority}")
+                for port in range(len(link_level or ())):
+                    found.append(f"{port_key(frame, port)}/{direction}/global")
+            return found
+
+        carried = tuple(link_level is not None for _, link_level in columns)
+        names = frame.device, frame.port, frame.pfc_port, frame.pfc_priority, carried
+        return self._counters.of(frame.publisher_id, names, keys)
+
+    @staticmethod
+    def _rates(
+        frame: FabricFrame, counters: Rows[_Counter], counts: tuple[int | None, ...]
+    ) -> dict[str, dict[int, float]]:
+        """Pause frames per second by direction and port, all priorities together; absent where no counter says."""
+        rates: dict[str, dict[int, float]] = {"rx": {}, "tx": {}}
+        row = 0
+        for direction, link_level in (("rx", frame.rx_global_pause_frames), ("tx", frame.tx_global_pause_frames)):
+            of_port = rates[direction]
+            for port in (*frame.pfc_port, *range(len(link_level or ()))):
+                step = counters[row].increase.read_in(counters.reading, counts[row])
+                row += 1
+                if step is not None and step[1] > 0:
+                    of_port[port] = of_port.get(port, 0.0) + step[0] * 1e9 / step[1]
         return rates
 
     def snapshot(self) -> dict[str, object]:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
+from streams.detectors.port_frames import port_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "PortErrorThresholds", "PortErrors"]
@@ -42,6 +44,8 @@ _PER_SECOND = {
     "local_ack_timeout_err": "ack_timeouts_per_s",
 }
 """Threshold by counter."""
+
+_COUNTERS = (*_PER_SECOND, RECOVERIES)
 
 _HIGHEST = {"symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "port_xmit_discards": 0xFFFF, RECOVERIES: 0xFF}
 """Where a counter of the original InfiniBand port counters stops; the extended ones have 64 bits."""
@@ -102,6 +106,14 @@ class _Link(SubjectState):
         self.flap_edge = EdgeState()
         self.at_start = False
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return (
+            not self.downs
+            and not self.flaps.total
+            and self.down_edge.is_quiet(now_ns)
+            and self.flap_edge.is_quiet(now_ns)
+        )
+
     def returns(self, now_ns: int, active: bool | None, increase: int) -> int:
         """How often the link has come back since the last frame.
 
@@ -134,6 +146,14 @@ class _PortCounter(SubjectState):
         self.edge = EdgeState()
         self.saturated = EdgeState()
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return (
+            self.hits.is_quiet
+            and not self.minute.total
+            and self.edge.is_quiet(now_ns)
+            and self.saturated.is_quiet(now_ns)
+        )
+
 
 class PortErrors:
     """Watches the links and error counters of many nodes' and switches' ports."""
@@ -141,29 +161,51 @@ class PortErrors:
     def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PortErrorThresholds(), RULE)
-        self._links: Keyed[_Link] = Keyed(_Link)
-        self._counters: Keyed[_PortCounter] = Keyed(_PortCounter)
+        self._links = KeyedRows(_Link)
+        self._counters = KeyedRows(_PortCounter)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
         limits = self._limits.of(roster.policy)
+        session, now_ns, policy = frame.agent_session, frame.event_time_ns, roster.policy
+        links: Rows[_Link] | None = port_rows(self._links, frame)
+        said = frame.link_state, frame.link_down_events, frame.view, policy
+        if links is not None and links.stand_still(session, now_ns, said):
+            links = None
+        counters = []
+        for name in _COUNTERS:
+            column = frame.counters.get(name)
+            if column is not None:
+                rows = port_rows(self._counters, frame, name)
+                if not rows.stand_still(session, now_ns, (column, policy)):
+                    counters.append((name, column, rows))
+        if links is None and not counters:
+            return
         for index in range(len(frame.device)):
-            yield from self._link(frame, index, limits, evidence)
-            for name in (*_PER_SECOND, RECOVERIES):
-                column = frame.counters.get(name)
-                if column is not None and column[index] is not None:
-                    yield from self._counter(frame, index, name, column[index], limits, evidence)
+            if links is not None:
+                yield from self._link(frame, index, links, limits, evidence)
+            for name, column, rows in counters:
+                if column[index] is not None:
+                    yield from self._counter(frame, index, name, column[index], rows, limits, evidence)
+        for all_rows in (links, *(rows for _, _, rows in counters)):
+            if all_rows is not None:
+                all_rows.rest()
 
     def _link(
-        self, frame: FabricFrame, index: int, limits: PortErrorThresholds, evidence: Evidence | None
+        self,
+        frame: FabricFrame,
+        index: int,
+        links: Rows[_Link],
+        limits: PortErrorThresholds,
+        evidence: Evidence | None,
     ) -> Iterator[Finding]:
         word = frame.link_state[index] if frame.link_state is not None else None
         events = frame.link_down_events[index] if frame.link_down_events is not None else None
         if word is None and events is None:
             return
-        link = self._links[_key(frame, index)]
+        link = links[index]
         now_ns = frame.event_time_ns
-        step = link.events.read(frame.agent_session, now_ns, events)
+        step = link.events.read_in(links.reading, events)
         increase = step[0] if step is not None else 0
         active = word.lower() in _ACTIVE if word is not None else None
         returned = link.returns(now_ns, active, increase)
@@ -211,12 +253,13 @@ class PortErrors:
         index: int,
         name: str,
         count: int | None,
+        rows: Rows[_PortCounter],
         limits: PortErrorThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        state = self._counters[f"{_key(frame, index)}/{name}"]
+        state = rows[index]
         now_ns = frame.event_time_ns
-        step = state.increase.read(frame.agent_session, now_ns, count)
+        step = state.increase.read_in(rows.reading, count)
         if step is None or step[1] <= 0:
             return
         stuck = count == _HIGHEST.get(name) and step[0] == 0
@@ -304,7 +347,3 @@ class PortErrors:
         """Replace the state by a snapshot's."""
         self._links.restore(snapshot["links"])
         self._counters.restore(snapshot["counters"])
-
-
-def _key(frame: FabricFrame, index: int) -> str:
-    return f"{frame.publisher_id}/{frame.device[index]}/{frame.port[index]}"

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
-from streams.detectors.gpu_frames import gpu_key, gpu_subject, is_busy, value
+from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.counters import Reading
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "Power", "PowerThresholds"]
@@ -36,6 +37,7 @@ SW_POWER_CAP = 0x4
 HW_SLOWDOWN = 0x8
 HW_THERMAL = 0x40
 HW_POWER_BRAKE = 0x80
+_SLOWED = HW_SLOWDOWN | HW_POWER_BRAKE
 
 _MINUTE_NS = 60_000_000_000
 _LONGEST_SAMPLE_NS = 60_000_000_000
@@ -71,32 +73,42 @@ class PowerThresholds:
 class _CappedTime:
     """Working time and capped working time of the last span, in buckets: ten pairs of numbers, whatever the tick."""
 
-    __slots__ = ("_buckets", "_last_ns")
+    __slots__ = ("_buckets", "_capped_ns", "_last_ns", "_worked_ns")
 
     def __init__(self) -> None:
         self._buckets: list[list[int]] = []
         self._last_ns: int | None = None
+        # Sums over the buckets, which are read in every frame.
+        self._worked_ns = 0
+        self._capped_ns = 0
 
-    def add(self, now_ns: int, busy: bool, capped: bool, span_ns: int) -> None:
-        """A sample speaks for the time since the one before it; one that is over a minute after it, for none."""
+    def add(self, now_ns: int, busy: bool, capped: bool, limits: PowerThresholds) -> float | None:
+        """Take a sample, and return the capped share of the working time (ratio); None at rest or below the least time.
+
+        A sample speaks for the time since the one before it; one that is over a minute after it, for none.
+        """
         since_ns = now_ns - self._last_ns if self._last_ns is not None else 0
         self._last_ns = now_ns
-        while self._buckets and self._buckets[0][0] <= now_ns - span_ns:
-            del self._buckets[0]
-        if not busy or not 0 < since_ns <= _LONGEST_SAMPLE_NS:
-            return
-        start_ns = now_ns - now_ns % max(1, span_ns // _BUCKETS)
-        if not self._buckets or self._buckets[-1][0] < start_ns:
-            self._buckets.append([start_ns, 0, 0])
-        self._buckets[-1][1] += since_ns
-        self._buckets[-1][2] += since_ns if capped else 0
-
-    def share(self, busy_ns: int) -> float | None:
-        """Capped share of the working time (ratio); None below so much working time."""
-        worked_ns = sum(bucket[1] for bucket in self._buckets)
-        if worked_ns < max(1, busy_ns):
+        buckets = self._buckets
+        while buckets and buckets[0][0] <= now_ns - limits.cap_span_ns:
+            _, worked_ns, capped_ns = buckets.pop(0)
+            self._worked_ns -= worked_ns
+            self._capped_ns -= capped_ns
+        if not busy:
             return None
-        return sum(bucket[2] for bucket in self._buckets) / worked_ns
+        if 0 < since_ns <= _LONGEST_SAMPLE_NS:
+            start_ns = now_ns - now_ns % max(1, limits.cap_span_ns // _BUCKETS)
+            if not buckets or buckets[-1][0] < start_ns:
+                buckets.append([start_ns, 0, 0])
+            last = buckets[-1]
+            last[1] += since_ns
+            self._worked_ns += since_ns
+            if capped:
+                last[2] += since_ns
+                self._capped_ns += since_ns
+        if self._worked_ns < max(1, limits.cap_busy_ns):
+            return None
+        return self._capped_ns / self._worked_ns
 
     def snapshot(self) -> list[Any]:
         """Plain data that `restore` takes."""
@@ -106,6 +118,8 @@ class _CappedTime:
         """Replace the state by a snapshot's."""
         self._last_ns = snapshot[0]
         self._buckets = [list(bucket) for bucket in snapshot[1]]
+        self._worked_ns = sum(bucket[1] for bucket in self._buckets)
+        self._capped_ns = sum(bucket[2] for bucket in self._buckets)
 
 
 class _GpuPower(SubjectState):
@@ -119,6 +133,14 @@ class _GpuPower(SubjectState):
         self.capped = _CappedTime()
         self.cap_edge = EdgeState()
 
+    def is_quiet(self, now_ns: int) -> bool:
+        """As to slowdown and violation: the time under the cap moves on with every frame."""
+        return not self.minute.total and self.is_fast(now_ns)
+
+    def is_fast(self, now_ns: int) -> bool:
+        """Whether one more reading without slowdown changes nothing."""
+        return self.slow_edge.is_quiet(now_ns) and self.hits.is_quiet
+
 
 class Power:
     """Watches the power bits of the busy GPUs of many nodes."""
@@ -126,61 +148,69 @@ class Power:
     def __init__(self, site_id: str, defaults: PowerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PowerThresholds(), RULE)
-        self._states: Keyed[_GpuPower] = Keyed(_GpuPower)
+        self._states = KeyedRows(_GpuPower)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
-        if frame.clock_event_reasons_mask is None:
+        masks, violations_ns, now_ns = frame.clock_event_reasons_mask, frame.power_violation_ns, frame.event_time_ns
+        if masks is None:
             return
-        skus = frame.sku or (None,) * len(frame.gpu_uuid)
-        limits = {sku: self._limits.of(roster.policy, sku) for sku in {*skus}}
-        now_ns = frame.event_time_ns
+        rows, busy = gpu_rows(self._states, frame), are_busy(frame)
+        each = self._limits.of_each(roster.policy, skus(frame))
+        slowed = [
+            mask is not None and mask & _SLOWED != 0 and busy[index] and not _is_heat(mask)
+            for index, mask in enumerate(masks)
+        ]
+        # A GPU without a mask is not read at all.
+        said = violations_ns, slowed, masks if None in masks else None, frame.sku, roster.policy
+        stands_still = rows.stand_still(frame.agent_session, now_ns, said)
         shares: dict[int, float] = {}
-        for index, mask in enumerate(frame.clock_event_reasons_mask):
+        capped_until_now = []
+        for index, (mask, limits) in enumerate(zip(masks, each, strict=True)):
             if mask is None:
                 continue
-            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            busy = is_busy(frame, index)
-            of_gpu = limits[skus[index]]
-            state.capped.add(now_ns, busy, bool(mask & SW_POWER_CAP), of_gpu.cap_span_ns)
-            share = state.capped.share(of_gpu.cap_busy_ns) if busy else None
+            state = rows[index]
+            share = state.capped.add(now_ns, busy[index], mask & SW_POWER_CAP != 0, limits)
             if share is not None:
                 shares[index] = share
-            yield from self._slowdown(frame, index, state, busy, mask, of_gpu, evidence)
+            if state.cap_edge.is_open:
+                capped_until_now.append(index)
+            if not stands_still:
+                if violations_ns is not None:
+                    _read_violation(state, rows.reading, violations_ns[index])
+                if slowed[index] or limits.hits <= 0 or not state.is_fast(now_ns):
+                    yield from self._slowdown(frame, index, state, slowed[index], mask, limits, evidence)
+        if not stands_still:
+            rows.rest()
+        # No median is below the least share: where even that is near, nobody's peers need be known.
         least = min(shares.values(), default=0.0)
-        groups: dict[int, tuple[str | None, str | None]] | None = None
-        for index, mask in enumerate(frame.clock_event_reasons_mask):
-            if mask is None:
-                continue
-            share, of_gpu = shares.get(index), limits[skus[index]]
-            peers: list[float] = []
-            # No median is below the least share: where even that is near, nobody's peers need be known.
-            if share is not None and share - least > of_gpu.cap_share_above:
-                groups = groups or {peer: _group(frame, peer, roster) for peer in shares}
-                peers = [shares[peer] for peer in shares if peer != index and groups[peer] == groups[index]]
-            yield from self._cap(frame, index, share, peers, of_gpu, evidence)
+        above = [index for index, share in shares.items() if share - least > each[index].cap_share_above]
+        groups = {peer: peer_group(frame, peer, roster) for peer in shares} if above else {}
+        for index in sorted({*above, *capped_until_now}):
+            peers = [
+                shares[peer] for peer in shares if index in above and peer != index and groups[peer] == groups[index]
+            ]
+            yield from self._cap(frame, index, rows[index], shares.get(index), peers, each[index], evidence)
 
     def _slowdown(
         self,
         frame: GpuFrame,
         index: int,
         state: _GpuPower,
-        busy: bool,
+        slowed: bool,
         mask: int,
         limits: PowerThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        violation_ns = self._violation_ns(frame, index, state)
-        # The driver sets the general slowdown bit with that of hardware heat: then it is heat that slows.
-        slowed = bool(mask & HW_POWER_BRAKE) or (bool(mask & HW_SLOWDOWN) and not mask & HW_THERMAL)
         state.hits.configure(limits.hits, limits.span_ns)
-        holds = state.hits.add(now_ns, busy and slowed)
+        holds = state.hits.add(now_ns, slowed)
         edge = state.slow_edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
             return
         onset_ns = state.slow_edge.onset_ns if edge == "open" else state.slow_edge.close()
         assert onset_ns is not None
+        violation_ns = state.minute.total if frame.power_violation_ns is not None else None
         bit = "hardware power brake" if mask & HW_POWER_BRAKE else "hardware slowdown"
         yield self._rule.finding(
             "power_slowdown",
@@ -203,26 +233,16 @@ class Power:
             evidence=evidence,
         )
 
-    @staticmethod
-    def _violation_ns(frame: GpuFrame, index: int, state: _GpuPower) -> int | None:
-        """Power violation time of the trailing minute; None where the node does not say."""
-        if frame.power_violation_ns is None:
-            return None
-        step = state.counter.read(frame.agent_session, frame.event_time_ns, frame.power_violation_ns[index])
-        # A device cannot be in violation for longer than the time that passed: such a reading is in another unit.
-        plausible = step is not None and step[0] <= 2 * step[1]
-        return state.minute.add(frame.event_time_ns, step[0] if step is not None and plausible else 0)
-
     def _cap(
         self,
         frame: GpuFrame,
         index: int,
+        state: _GpuPower,
         share: float | None,
         peers: list[float],
         limits: PowerThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
         peer_share = median(peers) if peers and len(peers) >= limits.cap_peers else None
         holds = share is not None and peer_share is not None and share - peer_share > limits.cap_share_above
         now_ns = frame.event_time_ns
@@ -260,9 +280,14 @@ class Power:
         self._states.restore(snapshot)
 
 
-def _group(frame: GpuFrame, index: int, roster: Roster) -> tuple[str | None, str | None]:
-    """Part and job of a GPU: its peers share both."""
-    sku = frame.sku[index] if frame.sku is not None else None
-    pci_bus_id = frame.pci_bus_id[index] if frame.pci_bus_id is not None else None
-    seat = roster.rank_of(frame.node_id, frame.gpu_uuid[index], pci_bus_id)
-    return sku, seat[0] if seat is not None else None
+def _is_heat(mask: int) -> bool:
+    """Whether it is heat that slows: the driver sets the general slowdown bit with that of hardware heat."""
+    return bool(mask & HW_THERMAL) and not mask & HW_POWER_BRAKE
+
+
+def _read_violation(state: _GpuPower, reading: Reading, counter_ns: int | None) -> None:
+    """Take the power violation time into the trailing minute."""
+    step = state.counter.read_in(reading, counter_ns)
+    # A device cannot be in violation for longer than the time that passed: such a reading is in another unit.
+    plausible = step is not None and step[0] <= 2 * step[1]
+    state.minute.add(reading.at_ns, step[0] if step is not None and plausible else 0)

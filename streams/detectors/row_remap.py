@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
+from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +61,9 @@ class _Flag(SubjectState):
         self.seen = False
         self.at_start = False
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.edge.is_quiet(now_ns)
+
 
 class RowRemap:
     """Watches the row remapper of many nodes' GPUs."""
@@ -68,7 +71,7 @@ class RowRemap:
     def __init__(self, site_id: str, defaults: RowRemapThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or RowRemapThresholds(), RULE)
-        self._flags: Keyed[_Flag] = Keyed(_Flag)
+        self._flags = KeyedRows(_Flag)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
@@ -76,13 +79,16 @@ class RowRemap:
             readings = getattr(frame, column)
             if readings is None:
                 continue
-            for index, reading in enumerate(readings):
+            rows = gpu_rows(self._flags, frame, kind)
+            said = readings, frame.sku, roster.policy
+            if rows.stand_still(frame.agent_session, frame.event_time_ns, said):
+                continue
+            each = self._limits.of_each(roster.policy, skus(frame))
+            for index, (reading, limits) in enumerate(zip(readings, each, strict=True)):
                 if reading is None:
                     continue
-                sku = frame.sku[index] if frame.sku is not None else None
-                limits = self._limits.of(roster.policy, sku)
                 least = limits.uncorrectable_rows if kind == "row_remap_exhausting" else 1
-                flag = self._flags[f"{frame.node_id}/{gpu_key(frame, index)}/{kind}"]
+                flag = rows[index]
                 first, flag.seen = not flag.seen, True
                 edge = flag.edge.update(frame.event_time_ns, reading >= least)
                 if edge is None:
@@ -110,6 +116,7 @@ class RowRemap:
                     },
                     evidence=evidence,
                 )
+            rows.rest()
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from schemas import gpu_parts
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingHits
-from streams.detectors.gpu_frames import APPLICATION_CLOCKS, gpu_key, gpu_subject, is_busy, value
+from streams.detectors.gpu_frames import APPLICATION_CLOCKS, are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,65 +57,63 @@ class _GpuClock(SubjectState):
         self.hits = TrailingHits(3, 5_000_000_000)
         self.edge = EdgeState()
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
+
 
 class SmClock:
     """Watches the clocks of the busy GPUs of many nodes."""
 
     def __init__(self, site_id: str, defaults: SmClockThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or SmClockThresholds()
-        self._states: Keyed[_GpuClock] = Keyed(_GpuClock)
+        self._limits = LimitsInForce(defaults or SmClockThresholds(), RULE)
+        self._states = KeyedRows(_GpuClock)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
         if frame.sm_clock_mhz is None:
             return
-        busy: list[int] | None = None
+        rows, now_ns = gpu_rows(self._states, frame), frame.event_time_ns
+        each = self._limits.of_each(roster.policy, skus(frame))
+        busy: list[bool] = []
         groups: list[tuple[str | None, str | None]] = []
-        for index, clock_mhz in enumerate(frame.sm_clock_mhz):
-            sku = frame.sku[index] if frame.sku is not None else None
-            limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
+        for index, (clock_mhz, limits) in enumerate(zip(frame.sm_clock_mhz, each, strict=True)):
+            state = rows.get(index)
+            is_under = clock_mhz is not None and clock_mhz < limits.ceiling_mhz
+            at_rest = state is None or (limits.hits > 0 and state.is_quiet(now_ns))
             # Nearly every GPU of nearly every frame: nothing below needs to be known of it.
-            if (clock_mhz is None or clock_mhz >= limits.ceiling_mhz) and self._key(frame, index) not in self._states:
+            if at_rest and not is_under:
                 continue
-            if busy is None:
-                busy = [gpu for gpu in range(len(frame.gpu_uuid)) if is_busy(frame, gpu)]
-                groups = [self._group(frame, gpu, roster) for gpu in range(len(frame.gpu_uuid))]
-            peers = sorted(
-                peer_clock
-                for peer in busy
-                if peer != index
-                and groups[peer] == groups[index]
-                and (peer_clock := frame.sm_clock_mhz[peer]) is not None
-            )
-            peer_mhz = peers[len(peers) // 2] if peers else None
-            limit_mhz = _limit_mhz(sku, peer_mhz, limits)
-            mask = value(frame.clock_event_reasons_mask, index) or 0
+            busy = busy or are_busy(frame)
+            mask = int(value(frame.clock_event_reasons_mask, index) or 0)
+            may_be_low = is_under and busy[index] and not mask & APPLICATION_CLOCKS
+            if at_rest and not may_be_low:
+                continue
+            groups = groups or [peer_group(frame, gpu, roster) for gpu in range(len(frame.gpu_uuid))]
+            peer_mhz = _peer_mhz(frame.sm_clock_mhz, index, busy, groups)
+            limit_mhz = _limit_mhz(groups[index][0], peer_mhz, limits)
             low = (
-                clock_mhz is not None
-                and index in busy
-                and not int(mask) & APPLICATION_CLOCKS
+                may_be_low
+                and clock_mhz is not None
                 and limit_mhz is not None
                 and clock_mhz < min(limit_mhz, limits.ceiling_mhz)
                 # All peers down alike is a cap or a hall, not this device.
                 and (peer_mhz is None or clock_mhz < limits.peer_share * peer_mhz)
             )
-            yield from self._statement(frame, index, low, limit_mhz, peer_mhz, limits, evidence)
+            if low or state is not None:
+                yield from self._statement(frame, index, rows[index], low, limit_mhz, peer_mhz, limits, evidence)
 
     def _statement(
         self,
         frame: GpuFrame,
         index: int,
+        state: _GpuClock,
         low: bool,
         limit_mhz: float | None,
         peer_mhz: int | None,
         limits: SmClockThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        key = self._key(frame, index)
-        if not low and key not in self._states:
-            return
-        state = self._states[key]
         now_ns = frame.event_time_ns
         state.hits.configure(limits.hits, limits.span_ns)
         holds = state.hits.add(now_ns, low)
@@ -144,17 +142,6 @@ class SmClock:
             evidence=evidence,
         )
 
-    @staticmethod
-    def _key(frame: GpuFrame, index: int) -> str:
-        return f"{frame.node_id}/{gpu_key(frame, index)}"
-
-    @staticmethod
-    def _group(frame: GpuFrame, index: int, roster: Roster) -> tuple[str | None, str | None]:
-        sku = frame.sku[index] if frame.sku is not None else None
-        pci_bus_id = frame.pci_bus_id[index] if frame.pci_bus_id is not None else None
-        seat = roster.rank_of(frame.node_id, frame.gpu_uuid[index], pci_bus_id)
-        return sku, seat[0] if seat is not None else None
-
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""
         return self._states.snapshot()
@@ -162,6 +149,18 @@ class SmClock:
     def restore(self, snapshot: dict[str, object]) -> None:
         """Replace the state by a snapshot's."""
         self._states.restore(snapshot)
+
+
+def _peer_mhz(
+    clocks: tuple[int | None, ...], index: int, busy: list[bool], groups: list[tuple[str | None, str | None]]
+) -> int | None:
+    """Median clock of the busy GPUs of the same group, this one left out; the higher of two in the middle."""
+    peers = sorted(
+        clock
+        for peer, clock in enumerate(clocks)
+        if clock is not None and busy[peer] and peer != index and groups[peer] == groups[index]
+    )
+    return peers[len(peers) // 2] if peers else None
 
 
 def _limit_mhz(sku: str | None, peer_mhz: int | None, limits: SmClockThresholds) -> float | None:

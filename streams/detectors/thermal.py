@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
-from streams.core.keyed import Keyed, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.core.trailing import TrailingSum
-from streams.detectors.gpu_frames import gpu_key, gpu_subject, value
+from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,30 +50,36 @@ class _GpuHeat(SubjectState):
         self.minute = TrailingSum(_SPAN_NS)
         self.edge = EdgeState()
 
+    def is_quiet(self, now_ns: int) -> bool:
+        return not self.minute.total and self.edge.is_quiet(now_ns)
+
 
 class ThermalViolation:
     """Watches the violation counters of many nodes."""
 
     def __init__(self, site_id: str, defaults: ThermalThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or ThermalThresholds()
-        self._states: Keyed[_GpuHeat] = Keyed(_GpuHeat)
+        self._limits = LimitsInForce(defaults or ThermalThresholds(), RULE)
+        self._states = KeyedRows(_GpuHeat)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
-        if frame.thermal_violation_ns is None:
+        counters_ns, now_ns = frame.thermal_violation_ns, frame.event_time_ns
+        if counters_ns is None:
             return
-        now_ns = frame.event_time_ns
-        for index, counter_ns in enumerate(frame.thermal_violation_ns):
-            state = self._states[f"{frame.node_id}/{gpu_key(frame, index)}"]
-            step = state.counter.read(frame.agent_session, now_ns, counter_ns)
+        rows = gpu_rows(self._states, frame)
+        if rows.stand_still(frame.agent_session, now_ns, (counters_ns, frame.sku, roster.policy)):
+            return
+        each = self._limits.of_each(roster.policy, skus(frame))
+        cleared = False
+        for index, (counter_ns, limits) in enumerate(zip(counters_ns, each, strict=True)):
+            state = rows[index]
+            step = state.counter.read_in(rows.reading, counter_ns)
             increase_ns = step[0] if step is not None else 0
             # A device cannot be in violation for longer than the time that passed: such a reading is in another unit.
             if step is not None and increase_ns > 2 * step[1]:
                 continue
             violation_ns = state.minute.add(now_ns, increase_ns)
-            sku = frame.sku[index] if frame.sku is not None else None
-            limits = thresholds_for(self._defaults, roster.policy, RULE, sku)
             # The window itself is the quiet minute: an open statement stands until nothing is left in it.
             holds = violation_ns > (0 if state.edge.is_open else limits.violation_ns)
             edge = state.edge.update(now_ns, holds, quiet_ns=0)
@@ -81,6 +87,7 @@ class ThermalViolation:
                 continue
             onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
             assert onset_ns is not None
+            cleared = cleared or edge == "cleared"
             yield self._rule.finding(
                 "thermal_violation",
                 gpu_subject(frame, index),
@@ -100,6 +107,8 @@ class ThermalViolation:
                 },
                 evidence=evidence,
             )
+        # What a cleared statement was held against is not what the next one is.
+        rows.rest(if_also=not cleared)
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
     from schemas.findings import Evidence, Finding
+    from schemas.fleet import Policy
     from streams.core.roster import Roster
 
 __all__ = ["TelemetryEngine"]
@@ -85,6 +86,7 @@ class TelemetryEngine:
         # of the nodes, because the one that is silent must not hold the time back by which it is told.
         self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
+        self._take_policy(roster.policy)
 
     @property
     def repeats(self) -> int:
@@ -101,15 +103,16 @@ class TelemetryEngine:
         outputs: list[Record] = []
         if isinstance(record, KernelEvent):
             if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
-                outputs += self._findings(record, position)
+                outputs += self._findings(record, position.evidence())
             self._clock.observe(record.node_id, record.event_time_ns)
         elif isinstance(record, GpuFrame | FabricFrame | NodeStatus):
             publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
             source = f"{publisher}/{record.agent_session}/{record.record}"
+            evidence = position.evidence()
             for item, place in self._sources.offer(source, record.seq, record.event_time_ns, (record, position)):
-                outputs += self._findings(item, place)
+                outputs += self._findings(item, evidence if place is position else place.evidence())
             self._clock.observe(publisher, record.event_time_ns)
-            outputs += self._findings_of_times(record, publisher, position)
+            outputs += self._findings_of_times(record, publisher, position, evidence)
         return outputs + self._mark()
 
     def take_late(self) -> list[_Item]:
@@ -121,7 +124,7 @@ class TelemetryEngine:
         """What still waits for a lost number: the input has ended."""
         outputs: list[Record] = []
         for item, place in self._sources.flush():
-            outputs += self._findings(item, place)
+            outputs += self._findings(item, place.evidence())
         policy = self._roster.policy
         if is_enabled(policy, "clock_skew"):
             outputs += self._clock_skew.flush(self._roster)
@@ -130,7 +133,7 @@ class TelemetryEngine:
         return outputs
 
     def _findings_of_times(
-        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
+        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
     ) -> Iterator[Finding]:
         """What the times of a record say. These rules restore order by themselves, and look at repeats alike."""
         policy = self._roster.policy
@@ -141,29 +144,33 @@ class TelemetryEngine:
                 record.event_time_ns,
                 position.append_ms,
                 self._roster,
-                position.evidence(),
+                evidence,
                 level="switch" if is_switch else "node",
             )
         if is_enabled(policy, "node_silence") and isinstance(record, NodeStatus):
             self._status_clock.observe(record.node_id, record.event_time_ns)
-            self._node_silence.on_status(record, position.evidence())
+            self._node_silence.on_status(record, evidence)
             yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
 
-    def _findings(self, record: Record, position: Position) -> list[Finding]:
-        policy = self._roster.policy
-        evidence = position.evidence()
+    def _findings(self, record: Record, evidence: Evidence) -> list[Finding]:
+        if self._roster.policy is not self._policy:
+            self._take_policy(self._roster.policy)
         found: list[Finding] = []
         if isinstance(record, GpuFrame):
-            for name, gpu_rule in self._gpu_rules.items():
-                if is_enabled(policy, name):
-                    found += gpu_rule.on_frame(record, self._roster, evidence)
+            for gpu_rule in self._gpu_rules_in_force:
+                found += gpu_rule.on_frame(record, self._roster, evidence)
         elif isinstance(record, FabricFrame):
-            for name, port_rule in self._port_rules.items():
-                if is_enabled(policy, name):
-                    found += port_rule.on_frame(record, self._roster, evidence)
-        elif isinstance(record, KernelEvent) and is_enabled(policy, "xid"):
+            for port_rule in self._port_rules_in_force:
+                found += port_rule.on_frame(record, self._roster, evidence)
+        elif isinstance(record, KernelEvent) and is_enabled(self._policy, "xid"):
             found += self._xid.on_event(record, self._roster, evidence)
         return found
+
+    def _take_policy(self, policy: Policy | None) -> None:
+        """Which rules of frames a policy has switched on: asked once for as long as it is in force."""
+        self._policy = policy
+        self._gpu_rules_in_force = [rule for name, rule in self._gpu_rules.items() if is_enabled(policy, name)]
+        self._port_rules_in_force = [rule for name, rule in self._port_rules.items() if is_enabled(policy, name)]
 
     def _mark(self) -> list[Record]:
         mark_ns = self._clock.time_ns

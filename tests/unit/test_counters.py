@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.core.counters import CounterIncrease
+from streams.core.counters import CounterIncrease, Reading
 
 S = 1_000_000_000
 
@@ -37,3 +37,31 @@ def test_the_time_since_the_last_reading_comes_with_the_increase() -> None:
     counter = CounterIncrease()
     counter.read("s", 0, 1)
     assert counter.read("s", 5 * S, 4) == (3, 5 * S)
+
+
+def test_a_counter_of_32_bits_that_runs_over_counts_on() -> None:
+    assert increases(("s", 0, 2**32 - 100), ("s", 1, 20), ("s", 2, 25)) == [None, 120, 5]
+
+
+def test_a_reset_far_from_the_end_of_32_bits_is_no_wrap() -> None:
+    assert increases(("s", 0, 2**31), ("s", 1, 20)) == [None, None]
+    assert increases(("s", 0, 2**32 - 100), ("s", 1, 2**30)) == [None, None]  # more than a wrap explains
+    assert increases(("s", 0, 2**32 + 100), ("s", 1, 20)) == [None, None]  # it has more than 32 bits
+
+
+def test_a_wrap_over_a_gap_or_into_another_session_is_a_baseline() -> None:
+    assert increases(("s", 0, 2**32 - 100), ("s", 10, 20)) == [None, 120]
+    assert increases(("s", 0, 2**32 - 100), ("s", 10.1, 20)) == [None, None]
+    assert increases(("s", 0, 2**32 - 100), ("t", 1, 20)) == [None, None]
+
+
+def test_counters_of_one_reading_move_on_with_its_time() -> None:
+    one, other = CounterIncrease(), CounterIncrease()
+    reading = Reading("s", 0)
+    one.read_in(reading, 5)
+    other.read("s", 0, 5)
+    reading.at_ns = 50 * S
+    later = Reading("s", 70 * S)
+    assert one.read_in(later, 7) == (2, 20 * S)
+    assert other.read_in(later, 7) is None
+    assert one.snapshot() == ["s", 7, 70 * S]

@@ -35,3 +35,19 @@ def test_a_closed_statement_opens_again() -> None:
     state.close()
     assert state.update(61 * S, holds=False) is None
     assert state.update(62 * S, holds=True) == "open"
+
+
+def test_a_state_is_quiet_when_nothing_stands_and_nothing_held() -> None:
+    state = EdgeState()
+    assert state.is_quiet(5 * S)
+    state.update(5 * S, holds=True)
+    assert not state.is_quiet(5 * S)
+    state.update(65 * S, holds=False)
+    state.close()
+    assert state.is_quiet(65 * S)
+    state = EdgeState()
+    state.update(0, holds=True)
+    state.close()
+    state.update(1 * S, holds=True)  # too soon to open again, but it is due
+    assert not state.is_open
+    assert not state.is_quiet(1 * S)

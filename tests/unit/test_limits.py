@@ -40,3 +40,14 @@ def test_a_threshold_that_the_rule_does_not_have_stays_an_error() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no threshold shore"):
             limits.of(told)
+
+
+def test_a_node_s_parts_are_answered_together_under_the_policy_in_force() -> None:
+    limits, skus = LimitsInForce(Limits(), "rule"), (H100, None, A100)
+    told = policy({"rule": RulePolicy(per_sku={"H100": {"share": 0.5}})})
+    for given in (None, told, policy(), told):
+        for _ in range(2):
+            assert limits.of_each(given, skus) == tuple(thresholds_for(Limits(), given, "rule", sku) for sku in skus)
+    assert limits.of_each(None, ()) == ()
+    with pytest.raises(ValueError, match="no threshold shore"):
+        limits.of_each(policy({"rule": RulePolicy(thresholds={"shore": 1})}), skus)

@@ -55,3 +55,14 @@ def test_changed_thresholds_hold_from_the_next_sample() -> None:
 
 def test_a_window_without_hits_has_no_first() -> None:
     assert TrailingHits(1, 5).first_ns is None
+
+
+def test_a_window_is_quiet_without_hits_unless_none_is_needed() -> None:
+    window = TrailingHits(1, 5)
+    assert window.is_quiet
+    window.add(0, hit=True)
+    assert not window.is_quiet
+    window.add(5, hit=False)
+    assert window.is_quiet
+    window.configure(0, 5)
+    assert not window.is_quiet
