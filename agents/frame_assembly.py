@@ -20,12 +20,35 @@ _HEAD = ("record", "node_id", "agent_session", "seq", "event_time_ns", "boot_id"
 _IDENTITY = ("gpu_uuid", "pci_bus_id", "gpu_index")
 _TEXTS = ("sku", "read_error")
 _GPU_COLUMNS = tuple(name for name in GpuFrame.model_fields if name not in (*_HEAD, *_IDENTITY))
-_REALS = ("power_w", "power_limit_w", *(name for name in _GPU_COLUMNS if name.endswith("_ratio")))
+_LISTS = ("mig_uuids",)
+_COLUMN_NAMES = frozenset(_GPU_COLUMNS)
+_REALS = frozenset(name for name in _GPU_COLUMNS if name.endswith(("_w", "_ratio", "_bytes_per_s")))
 
 # Readings that decoded rows keep under DCGM's own names; old and new spelling. Several names add up.
 _UNDER_OTHER_NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     "power_limit_w": (("DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"),),
-    "ecc_dbe_aggregate_count": (("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "DCGM_FI_DEV_ECC_DBE_AGGREGATE_TOTAL"),),
+    "clock_event_reasons_mask": (("DVCCTR",),),
+    "power_default_limit_w": (("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF",),),
+    "max_sm_clock_mhz": (("DCGM_FI_DEV_MAX_SM_CLOCK",),),
+    "max_mem_clock_mhz": (("DCGM_FI_DEV_MAX_MEM_CLOCK",),),
+    "slowdown_temp_c": (("DCGM_FI_DEV_SLOWDOWN_TEMP",),),
+    "shutdown_temp_c": (("DCGM_FI_DEV_SHUTDOWN_TEMP",),),
+    "gpu_max_temp_c": (("DCGM_FI_DEV_GPU_MAX_OP_TEMP",),),
+    "mem_max_temp_c": (("DCGM_FI_DEV_MEM_MAX_OP_TEMP",),),
+    "gpu_temp_margin_c": (("DCGM_FI_DEV_GPU_TEMP_LIMIT",),),
+    "ecc_sbe_volatile_count": (("ESVTL",),),
+    "ecc_dbe_volatile_count": (("EDVTL",),),
+    "ecc_sbe_aggregate_count": (("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "DCGM_FI_DEV_ECC_SBE_AGGREGATE_TOTAL", "ESATL"),),
+    "ecc_dbe_aggregate_count": (("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "DCGM_FI_DEV_ECC_DBE_AGGREGATE_TOTAL", "EDATL"),),
+    "retired_pages_sbe_count": (("DCGM_FI_DEV_RETIRED_SBE",),),
+    "retired_pages_dbe_count": (("DCGM_FI_DEV_RETIRED_DBE",),),
+    "retired_pages_pending": (("DCGM_FI_DEV_RETIRED_PENDING",),),
+    "row_remap_max_banks": (("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX",),),
+    "row_remap_high_banks": (("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_HIGH",),),
+    "row_remap_partial_banks": (("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_PARTIAL",),),
+    "row_remap_low_banks": (("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_LOW",),),
+    "row_remap_none_banks": (("DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_NONE",),),
+    "correctable_remapped_rows": (("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",),),
     "row_remap_pending": (("DCGM_FI_DEV_ROW_REMAP_PENDING",),),
     "row_remap_failure": (("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED"),),
     "uncorrectable_remapped_rows": (("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",),),
@@ -34,6 +57,11 @@ _UNDER_OTHER_NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",),
     ),
     "nvlink_replay_errors": (("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",),),
+    "nvlink_recovery_errors": (("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",),),
+    "nvlink_tx_bytes_per_s": (("DCGM_FI_PROF_NVLINK_TX_BYTES", "NVLTX"),),
+    "nvlink_rx_bytes_per_s": (("DCGM_FI_PROF_NVLINK_RX_BYTES", "NVLRX"),),
+    "pcie_tx_bytes_per_s": (("DCGM_FI_PROF_PCIE_TX_BYTES", "PCITX"),),
+    "pcie_rx_bytes_per_s": (("DCGM_FI_PROF_PCIE_RX_BYTES", "PCIRX"),),
     "pcie_max_link_gen": (("DCGM_FI_DEV_PCIE_MAX_LINK_GEN",),),
     "pcie_max_link_width": (("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH",),),
 }
@@ -46,6 +74,11 @@ _PORT_COLUMNS = (
     "link_down_events",
     "rx_global_pause_frames",
     "tx_global_pause_frames",
+    "pci_bus_id",
+    "pcie_link_gen",
+    "pcie_link_width",
+    "pcie_max_link_gen",
+    "pcie_max_link_width",
 )
 _PFC_FRAMES = ("rx_pause_frames", "tx_pause_frames")
 _PFC_DURATIONS = ("rx_pause_us", "tx_pause_us")
@@ -68,25 +101,33 @@ class GpuAssembly:
             sources: rows by source, in order of precedence; None for a source that gave nothing this time.
 
         Returns:
-            The identity columns and every other one that any source carried; None as long as no GPU is known.
+            The identity columns and every other one that any source carried; None as long as no GPU is known. Of a GPU
+            that a source says `is_silent` only the name and the fault are carried: what others still tell of it is of
+            an earlier moment.
         """
         values: list[dict[str, Any]] = [{} for _ in self._gpus]
+        silent: dict[int, dict[str, Any]] = {}
         for rows in sources:
             for row in rows or ():
                 position = self._place(row)
                 if position is None:
                     continue
                 values += [{} for _ in range(len(self._gpus) - len(values))]
-                for name in _GPU_COLUMNS:
-                    if values[position].get(name) is None:
-                        values[position][name] = _reading(row, name)
+                readings = _readings(row)
+                if row.get("is_silent"):
+                    silent[position] = {name: readings[name] for name in _TEXTS if name in readings}
+                of_gpu = values[position]
+                for name, value in readings.items():
+                    of_gpu.setdefault(name, value)
         if not self._gpus:
             return None
+        for position, fault in silent.items():
+            values[position] = fault
         columns: dict[str, Any] = {name: tuple(gpu[name] for gpu in self._gpus) for name in _IDENTITY}
+        carried = set().union(*values)
         for name in _GPU_COLUMNS:
-            column = tuple(of_gpu.get(name) for of_gpu in values)
-            if any(value is not None for value in column):
-                columns[name] = column
+            if name in carried:
+                columns[name] = tuple(of_gpu.get(name) for of_gpu in values)
         return columns
 
     def _place(self, row: Row) -> int | None:
@@ -101,6 +142,9 @@ class GpuAssembly:
                     return position
         if all(value is None for value in named.values()) or len(self._gpus) >= _MOST_GPUS:
             return None
+        known_by_address_alone = named["gpu_uuid"] is None and named["gpu_index"] is None
+        if known_by_address_alone and any(gpu["pci_bus_id"] is None for gpu in self._gpus):
+            return None  # it may be one of those, and must not become a GPU that is not there
         self._gpus.append(dict.fromkeys(_IDENTITY))
         self._rename(self._gpus[-1], named)
         return len(self._gpus) - 1
@@ -179,21 +223,30 @@ def _is_other(gpu: dict[str, Any], named: dict[str, Any]) -> bool:
     )
 
 
-def _reading(row: Row, name: str) -> Any:
-    value = row.get(name)
-    if value is None and name == "sku":
-        value = row.get("model")
-    if value is None and name in _UNDER_OTHER_NAMES:
-        value = _under_other_name(row.get("other") or {}, _UNDER_OTHER_NAMES[name])
+def _readings(row: Row) -> dict[str, Any]:
+    """What a row states of the columns, as a frame carries it; what it does not know is not in it."""
+    stated = {name: value for name in row if name in _COLUMN_NAMES and (value := _carried(name, row[name])) is not None}
+    if "sku" not in stated and row.get("model") is not None:
+        stated["sku"] = str(row["model"])
+    if other := row.get("other"):
+        upper = {key.upper(): value for key, value in other.items()}
+        for name, parts in _UNDER_OTHER_NAMES.items():
+            if name not in stated and (value := _carried(name, _under_other_name(upper, parts))) is not None:
+                stated[name] = value
+    return stated
+
+
+def _carried(name: str, value: Any) -> Any:
     if value is None or name in _TEXTS:
         return None if value is None else str(value)
+    if name in _LISTS:
+        return value if isinstance(value, tuple) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value) if name in _REALS else round(value)
 
 
-def _under_other_name(other: Row, names: tuple[tuple[str, ...], ...]) -> int | float | None:
-    upper = {key.upper(): value for key, value in other.items()}
+def _under_other_name(upper: Row, names: tuple[tuple[str, ...], ...]) -> int | float | None:
     parts = [next((upper[name] for name in spellings if upper.get(name) is not None), None) for spellings in names]
     numbers = [part for part in parts if isinstance(part, int | float)]
     return sum(numbers) if numbers else None

@@ -1,4 +1,4 @@
-"""Stand-ins for an agent's surroundings: publisher, clock, collectors and NVML, for tests of ours and of users.
+"""Stand-ins for an agent's surroundings: publisher, clock, collectors, NVML, kernel ring and exporter, for any tests.
 
 Each keeps the contract of what it stands for and records what was done to it. None of them is used outside tests.
 """
@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from agents.collectors.base import Readings
+from agents.fakes.exporter import ExporterRequest, FakeExporter
+from agents.fakes.kmsg import FakeKmsg
+from agents.fakes.nvml import FakeGpu, FakeNvml, NvmlFault
+from agents.fakes.sysfs import FakeEthtool, FakeSysfs
 from schemas.base import Record
 from schemas.codec import message
 
-__all__ = ["FakeClock", "FakeGpu", "FakeNvml", "NvmlFault", "RecordingPublisher", "ScriptedCollector"]
+__all__ = [
+    "ExporterRequest",
+    "FakeClock",
+    "FakeEthtool",
+    "FakeExporter",
+    "FakeGpu",
+    "FakeKmsg",
+    "FakeNvml",
+    "FakeSysfs",
+    "NvmlFault",
+    "RecordingPublisher",
+    "ScriptedCollector",
+]
 
 _Family = TypeVar("_Family", bound=Record)
 
@@ -48,6 +63,10 @@ class RecordingPublisher:
             self.records.append(record)
             self._changed.notify_all()
             return True
+
+    def publish_all(self, records: Sequence[Record]) -> int:
+        """Keep records."""
+        return sum(self.publish(record) for record in records)
 
     def poll(self) -> None:
         """Nothing is ever under way."""
@@ -135,103 +154,3 @@ class ScriptedCollector:
         if isinstance(entry, Exception):
             raise entry
         return entry if isinstance(entry, Readings) else entry()
-
-
-class NvmlFault(Exception):  # noqa: N818 - stands for a type that is named otherwise
-    """What the fake library raises; `value` is NVML's number."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__(f"NVML error {value}")
-        self.value = value
-
-
-class FakeGpu(SimpleNamespace):
-    """One GPU of `FakeNvml`: `uuid`, `address`, `pids`, and readings by the name of the NVML call without its prefix.
-
-    A reading that is an `NvmlFault` is raised; a call without a reading is not supported.
-    """
-
-    uuid: str
-    address: str
-
-
-class FakeNvml:
-    """Answers like the `pynvml` module for a list of GPUs.
-
-    Args:
-        gpus: in the order of their indices.
-        driver_version: the driver's.
-    """
-
-    NVMLError = NvmlFault
-    NVML_SUCCESS = 0
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_ERROR_RESET_REQUIRED = 16
-    NVML_ERROR_UNKNOWN = 999
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    NVML_TEMPERATURE_GPU = 0
-    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-    NVML_AGGREGATE_ECC = 1
-    NVML_PERF_POLICY_POWER = 0
-    NVML_PERF_POLICY_THERMAL = 1
-    NVML_FI_DEV_PERF_POLICY_POWER = 74
-    NVML_FI_DEV_PERF_POLICY_THERMAL = 75
-    NVML_FI_DEV_MEMORY_TEMP = 82
-    NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38
-    NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL = 45
-    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
-
-    def __init__(self, gpus: Sequence[FakeGpu], driver_version: str = "570.86.15") -> None:
-        self.gpus = list(gpus)
-        self.driver_version = driver_version
-
-    def nvmlInit(self) -> None:  # noqa: N802 - the library's name
-        """Start."""
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802 - the library's name
-        """The driver's version."""
-        return self.driver_version
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - the library's name
-        """How many GPUs the driver counts."""
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802 - the library's name
-        """The GPU at an index."""
-        return self.gpus[index]
-
-    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:  # noqa: N802 - the library's name
-        """Its UUID."""
-        return gpu.uuid
-
-    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> SimpleNamespace:  # noqa: N802 - the library's name
-        """Its address, as bytes and with eight digits of domain, as the library gives it."""
-        return SimpleNamespace(busId=gpu.address.encode())
-
-    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:  # noqa: N802 - the library's name
-        """Its product name."""
-        return str(getattr(gpu, "name", "NVIDIA H100 80GB HBM3"))
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[SimpleNamespace]:  # noqa: N802 - as above
-        """Processes with a compute context on it."""
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in getattr(gpu, "pids", ())]
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Any other reading call: the GPU's attribute of that name without `nvmlDeviceGet`."""
-        if not name.startswith("nvmlDeviceGet"):
-            raise AttributeError(name)
-        reading = name.removeprefix("nvmlDeviceGet")
-
-        def call(gpu: FakeGpu, *selectors: Any) -> Any:
-            value = getattr(gpu, reading, NvmlFault(self.NVML_ERROR_NOT_SUPPORTED))
-            if isinstance(value, dict):
-                value = value.get(selectors, NvmlFault(self.NVML_ERROR_NOT_SUPPORTED))
-            if isinstance(value, Exception):
-                raise value
-            return value
-
-        return call

@@ -22,7 +22,15 @@ class GpuFrame(Record):
     """One tick of one node's GPUs, one entry per GPU in every column.
 
     Units are in the names. Violation counters are cumulative nanoseconds. `clock_event_reasons_mask` holds the bits of
-    DCGM field 112. Ratios are 0..1, percentages 0..100.
+    DCGM field 112. Ratios are 0..1, percentages 0..100. `read_error` says why a GPU could not be read; its other
+    columns are then null.
+
+    What hardly changes is carried when it was read, once in 10 s or once a minute, and is null in between: links
+    (`nvlink_link_count`, `nvlink_active_link_count`), limits of temperature, clock and power, `row_remap_*_banks`,
+    `retired_pages_*` and `mig_*`. Temperatures ending in `_tlimit_c` are margins to the part's own limit, negative
+    beyond it, as `gpu_temp_margin_c` is. `row_remap_*_banks` count memory banks by the spare rows that they have left.
+    `gpu_recovery_action` is NVML's number: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain P2P, 4 drain and reset,
+    5 recover the IMEX domain. Flags (`_pending`, `_failure`, `_enabled`) are 0 or 1.
     """
 
     record: Literal["gpu_frame"] = "gpu_frame"
@@ -43,6 +51,7 @@ class GpuFrame(Record):
     mem_clock_mhz: Column = None
     gpu_temp_c: Column = None
     mem_temp_c: Column = None
+    gpu_temp_margin_c: Column = None
     power_w: FloatColumn = None
     power_limit_w: FloatColumn = None
     energy_millijoules: Column = None
@@ -52,14 +61,23 @@ class GpuFrame(Record):
     clock_event_reasons_mask: Column = None
     power_violation_ns: Column = None
     thermal_violation_ns: Column = None
+    sync_boost_violation_ns: Column = None
+    board_limit_violation_ns: Column = None
+    low_util_violation_ns: Column = None
+    reliability_violation_ns: Column = None
     ecc_sbe_volatile_count: Column = None
     ecc_dbe_volatile_count: Column = None
+    ecc_sbe_aggregate_count: Column = None
     ecc_dbe_aggregate_count: Column = None
     row_remap_pending: Column = None
     row_remap_failure: Column = None
+    correctable_remapped_rows: Column = None
     uncorrectable_remapped_rows: Column = None
     nvlink_crc_errors: Column = None
     nvlink_replay_errors: Column = None
+    nvlink_recovery_errors: Column = None
+    nvlink_link_count: Column = None
+    nvlink_active_link_count: Column = None
     pcie_link_gen: Column = None
     pcie_link_width: Column = None
     pcie_max_link_gen: Column = None
@@ -70,6 +88,33 @@ class GpuFrame(Record):
     sm_occupancy_ratio: FloatColumn = None
     tensor_active_ratio: FloatColumn = None
     dram_active_ratio: FloatColumn = None
+    nvlink_tx_bytes_per_s: FloatColumn = None
+    nvlink_rx_bytes_per_s: FloatColumn = None
+    pcie_tx_bytes_per_s: FloatColumn = None
+    pcie_rx_bytes_per_s: FloatColumn = None
+    gpu_recovery_action: Column = None
+
+    power_default_limit_w: FloatColumn = None
+    max_sm_clock_mhz: Column = None
+    max_mem_clock_mhz: Column = None
+    slowdown_temp_c: Column = None
+    shutdown_temp_c: Column = None
+    gpu_max_temp_c: Column = None
+    mem_max_temp_c: Column = None
+    slowdown_tlimit_c: Column = None
+    shutdown_tlimit_c: Column = None
+    gpu_max_tlimit_c: Column = None
+    mem_max_tlimit_c: Column = None
+    row_remap_max_banks: Column = None
+    row_remap_high_banks: Column = None
+    row_remap_partial_banks: Column = None
+    row_remap_low_banks: Column = None
+    row_remap_none_banks: Column = None
+    retired_pages_sbe_count: Column = None
+    retired_pages_dbe_count: Column = None
+    retired_pages_pending: Column = None
+    mig_enabled: Column = None
+    mig_uuids: tuple[tuple[DeviceKey, ...] | None, ...] | None = None
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
@@ -104,7 +149,8 @@ class FabricFrame(Record):
     Ports are rows of `device`/`port`; pause counters are rows of their own (a port has up to eight priorities), each
     naming its port by index in `pfc_port`. Receive and transmit are as the publisher's side sees them: `host` is the
     NIC's, `switch` the switch's. A priority without counters has no row: that is unknown, not zero.
-    `counters` holds further cumulative counters under the source's own names.
+    `counters` holds further cumulative counters under the source's own names. The PCIe columns are of the link between
+    the node and the port's card; the maximum is what both ends of that link can do.
     """
 
     record: Literal["fabric_frame"] = "fabric_frame"
@@ -125,6 +171,11 @@ class FabricFrame(Record):
     link_down_events: Column = None
     rx_global_pause_frames: Column = None
     tx_global_pause_frames: Column = None
+    pci_bus_id: tuple[DeviceKey | None, ...] | None = None
+    pcie_link_gen: Column = None
+    pcie_link_width: Column = None
+    pcie_max_link_gen: Column = None
+    pcie_max_link_width: Column = None
     counters: dict[str, tuple[int | None, ...]] = Field(default_factory=dict)
 
     pfc_port: tuple[int, ...] = ()
@@ -157,6 +208,11 @@ class FabricFrame(Record):
             link_down_events=self.link_down_events,
             rx_global_pause_frames=self.rx_global_pause_frames,
             tx_global_pause_frames=self.tx_global_pause_frames,
+            pci_bus_id=self.pci_bus_id,
+            pcie_link_gen=self.pcie_link_gen,
+            pcie_link_width=self.pcie_link_width,
+            pcie_max_link_gen=self.pcie_max_link_gen,
+            pcie_max_link_width=self.pcie_max_link_width,
             **self.counters,
         )
         check_columns(

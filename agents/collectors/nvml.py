@@ -1,89 +1,44 @@
 """GPU readings from NVML, and the device on which a process computes.
 
-Guarantees: what a GPU does not support is null; a GPU that is lost keeps its row, with the fault in `read_error`;
-nothing here changes a device. Without the library or the driver the collector is unsupported and says why. A hung
-driver hangs the call: the agent gives each collector a thread for that reason. MIG instances are not read.
+Guarantees: what a GPU does not support is null; a GPU that is lost, or whose call hangs, keeps its row with nothing but
+its names and the reason in `read_error`, costs the others nothing, and is asked again ever more rarely; there is one
+thread for each GPU, however many calls hang. After the driver was unloaded or exchanged the library is started anew.
+
+Not done: nothing here changes a device; MIG instances are named and not read; a call that holds a lock of the whole
+driver makes the other GPUs hang with it, and then all rows say so. A GPU that was taken off the bus and came back is
+seen when the driver is loaded again or the agent starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
 
 from agents.collectors.base import CollectorError, Readings, Row
-from agents.decode.pci_address import normalise
+from agents.collectors.nvml_device import DeviceReading, text
+from agents.collectors.nvml_errors import LOST, UNKNOWN, DriverGoneError
+from agents.collectors.nvml_slot import Retry, Slot
+from agents.collectors.nvml_thread import QuestionThread
+
+if TYPE_CHECKING:
+    from agents.identity import AgentIdentity
+    from agents.settings import AgentSettings
 
 __all__ = ["NvmlCollector"]
 
-_LOST = "GPU is lost"
+_PART_OF_DEADLINE = 0.6
+"""Of the agent's deadline for its sources: what is left is for rows and frames."""
 
-_FAULTS = {
-    "NVML_ERROR_GPU_IS_LOST": _LOST,
-    "NVML_ERROR_RESET_REQUIRED": "GPU requires reset",
-    "NVML_ERROR_UNKNOWN": "Unknown Error",
-}
-"""Errors that say something about the GPU, in the words of nvidia-smi; all others mean that it does not tell."""
+_START_S = 60.0
+"""A driver without persistence mode takes seconds for each GPU when it is started."""
 
-_MIB = 1 << 20
+_FIRST_S = 2.0
+"""How long a GPU's first reading may take: it tries every call there is."""
 
-_Reader = Callable[[Any, Any], Any]
-
-# Columns that one call gives, from the library and a handle. The library's own names tell what is read.
-_COLUMNS: dict[str, _Reader] = {
-    "sm_clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
-    "mem_clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_MEM),
-    "power_w": lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000,
-    "power_limit_w": lambda n, gpu: n.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
-    "energy_millijoules": lambda n, gpu: n.nvmlDeviceGetTotalEnergyConsumption(gpu),
-    "fb_used_mib": lambda n, gpu: n.nvmlDeviceGetMemoryInfo(gpu).used // _MIB,
-    "ecc_sbe_volatile_count": lambda n, gpu: n.nvmlDeviceGetTotalEccErrors(
-        gpu, n.NVML_MEMORY_ERROR_TYPE_CORRECTED, n.NVML_VOLATILE_ECC
-    ),
-    "ecc_dbe_volatile_count": lambda n, gpu: n.nvmlDeviceGetTotalEccErrors(
-        gpu, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
-    ),
-    "ecc_dbe_aggregate_count": lambda n, gpu: n.nvmlDeviceGetTotalEccErrors(
-        gpu, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_AGGREGATE_ECC
-    ),
-    "pcie_link_gen": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
-    "pcie_link_width": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkWidth(gpu),
-    "pcie_max_link_gen": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
-    "pcie_max_link_width": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkWidth(gpu),
-    "pcie_replay_count": lambda n, gpu: n.nvmlDeviceGetPcieReplayCounter(gpu),
-}
-
-# Columns where drivers before and after a renaming answer to different calls; the first that answers counts.
-_ALTERNATIVES: dict[str, tuple[_Reader, ...]] = {
-    "gpu_temp_c": (
-        lambda n, gpu: n.nvmlDeviceGetTemperatureV(gpu, n.NVML_TEMPERATURE_GPU),
-        lambda n, gpu: n.nvmlDeviceGetTemperature(gpu, n.NVML_TEMPERATURE_GPU),
-    ),
-    "clock_event_reasons_mask": (
-        lambda n, gpu: n.nvmlDeviceGetCurrentClocksEventReasons(gpu),
-        lambda n, gpu: n.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-    ),
-    "power_violation_ns": (
-        lambda n, gpu: n.nvmlDeviceGetViolationStatus(gpu, n.NVML_PERF_POLICY_POWER).violationTime,
-        lambda n, gpu: _field(n, gpu, n.NVML_FI_DEV_PERF_POLICY_POWER),
-    ),
-    "thermal_violation_ns": (
-        lambda n, gpu: n.nvmlDeviceGetViolationStatus(gpu, n.NVML_PERF_POLICY_THERMAL).violationTime,
-        lambda n, gpu: _field(n, gpu, n.NVML_FI_DEV_PERF_POLICY_THERMAL),
-    ),
-    "mem_temp_c": (lambda n, gpu: _field(n, gpu, n.NVML_FI_DEV_MEMORY_TEMP),),
-    "nvlink_crc_errors": (
-        lambda n, gpu: (
-            _field(n, gpu, n.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)
-            + _field(n, gpu, n.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL)
-        ),
-        lambda n, gpu: _field(n, gpu, n.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
-    ),
-    "nvlink_replay_errors": (lambda n, gpu: _field(n, gpu, n.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),),
-}
-
-_VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""Member of a field value's union by NVML_VALUE_TYPE_*."""
+_PROCESSES_S = 2.0
+_NAMES = ("gpu_uuid", "gpu_index", "pci_bus_id", "sku")
 
 
 class NvmlCollector:
@@ -91,168 +46,223 @@ class NvmlCollector:
 
     Args:
         library: the `pynvml` module, or what answers like it; None imports it.
+        deadline_s: how long a reading waits for its GPUs, in real time; a first reading may take 2 s.
     """
 
     name = "nvml"
+    precedence = 20
 
-    def __init__(self, library: Any = None) -> None:
+    def __init__(self, library: Any = None, deadline_s: float = 0.3) -> None:
         self._library = library
-        self._ready = False
+        self._deadline_s = deadline_s
+        self._starter = QuestionThread("nvml-start")
+        self._starting: Future[tuple[int, str]] | None = None
+        self._start_retry = Retry()
+        self._start_error = ""
+        self._is_started = False
+        self._was_started = False
         self._driver_version: str | None = None
-        self._known: dict[str, dict[str, Any]] = {}
-        self._uuid_at: dict[int, str] = {}
-        self._handles: dict[int, Any] = {}
-        # The trainer socket asks for processes while a reading is under way. NVML is safe to call from threads, our
-        # table of handles is not.
+        self.failed: dict[str, str] = {}
+        """GPUs that could not be read the last time, by UUID or index, and why."""
+        self._slots: tuple[Slot, ...] = ()
+        self._known: dict[str, Row] = {}
+        self._mig_parents: dict[str, Row] = {}
+        # The trainer socket asks for processes while a reading is under way.
         self._lock = threading.Lock()
 
+    @classmethod
+    def from_settings(cls, settings: AgentSettings, identity: AgentIdentity) -> NvmlCollector:  # noqa: ARG003 - the same for every node
+        """The collector of this node, within the time that the agent has for its sources."""
+        return cls(deadline_s=settings.collect_deadline_s * _PART_OF_DEADLINE)
+
     def is_supported(self) -> str | None:
-        """None if the library and the driver are here and tell of a GPU, else why not."""
+        """None if the library and the driver are here and tell of a GPU, else why not. It may take a minute."""
         try:
-            count = self._start().nvmlDeviceGetCount()
+            reason = self._start(None, _START_S)
         except CollectorError as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - the library's error type is known only once it is loaded
-            return f"NVML: {error}"
-        return None if count else "NVML finds no GPU"
+        if reason is None and not self._slots:
+            with self._lock:
+                self._is_started = False  # count again when asked again
+            return "NVML finds no GPU"
+        return reason
 
-    def collect(self, now_ns: int) -> Readings:  # noqa: ARG002 - readings are of the moment at which they are taken
+    def collect(self, now_ns: int) -> Readings:
         """Read every GPU.
 
+        Args:
+            now_ns: wall time of the tick, which decides what is due and who is asked again.
+
         Raises:
-            CollectorError: the library or the driver is not there, or does not say how many GPUs there are.
+            CollectorError: the library or the driver is not there, and no GPU was ever seen.
         """
-        library = self._start()
-        try:
-            count = library.nvmlDeviceGetCount()
-        except library.NVMLError as error:
-            self._ready = False  # the driver may have been reloaded: begin anew with the next reading
-            raise CollectorError(f"NVML does not count its GPUs: {error}") from None
-        rows = [self._row(library, index) for index in range(count)]
-        # A GPU that fell off the bus may leave the count, and then others take its index: what it was called stays.
-        here = {row.get("gpu_uuid") for row in rows}
-        gone = [known for uuid, known in self._known.items() if uuid not in here]
-        rows += [{**known, "gpu_index": None, "read_error": _LOST} for known in gone]
-        return Readings(gpus=tuple(rows), driver_version=self._driver_version)
+        reason = self._start(now_ns, self._deadline_s if self._was_started else _FIRST_S)
+        if reason is None:
+            rows = self._rows(now_ns)
+        elif self._known:
+            rows = tuple({**known, "read_error": reason} for known in self._known.values())
+        else:
+            raise CollectorError(reason)
+        self.failed = {
+            str(row.get("gpu_uuid") or row["gpu_index"]): row["read_error"] for row in rows if row.get("read_error")
+        }
+        return Readings(gpus=rows, driver_version=None if reason else self._driver_version)
 
     def device_of_pid(self, pid: int) -> dict[str, str] | None:
         """The GPU on which a process has a compute context, as `uuid` and `pci_bus_id`; None if none or several.
 
-        Several are no answer: a rank that touched a second GPU by accident has contexts on both.
+        Several are no answer: a rank that touched a second GPU by accident has contexts on both. A GPU that does not
+        answer is left out. A process on a MIG instance is on its GPU.
 
         Raises:
             CollectorError: the library or the driver is not there.
         """
-        library = self._start()
-        found: list[dict[str, str]] = []
-        for index in range(library.nvmlDeviceGetCount()):
-            row: dict[str, Any] = {}
-            handle = self._handle(library, index, row)
-            if handle is None:
-                continue
-            try:
-                processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
-            except library.NVMLError:
-                continue
-            if any(process.pid == pid for process in processes):
-                known = self._known[self._uuid_at[index]]
-                named = {"uuid": known["gpu_uuid"], "pci_bus_id": known["pci_bus_id"]}
-                found.append({name: value for name, value in named.items() if value is not None})
+        if self._start_retry.misses or self._starting is not None:  # who collects tries again, in good time
+            raise CollectorError(self._start_error or "NVML is being started")
+        reason = self._start(None, _PROCESSES_S)
+        if reason is not None:
+            raise CollectorError(reason)
+        with self._lock:
+            asked = [slot.ask_processes(self._library) for slot in self._slots]
+        listings = [listing for listing in asked if listing is not None]
+        wait(listings, _PROCESSES_S)
+        answered = [listing.result() for listing in listings if listing.done() and listing.exception() is None]
+        found = [_device(identity) for identity, pids in answered if pid in pids]
         return found[0] if len(found) == 1 and found[0] else None
 
-    def _start(self) -> Any:
-        if self._library is None:
-            try:
-                import pynvml
-            except ImportError:
-                raise CollectorError("the NVML binding is not installed: install nvidia-ml-py") from None
-            self._library = pynvml
-        library = self._library
-        with self._lock:
-            if not self._ready:
-                try:
-                    library.nvmlInit()
-                    self._driver_version = str(library.nvmlSystemGetDriverVersion())
-                except library.NVMLError as error:
-                    raise CollectorError(f"NVML does not start: {error}") from None
-                self._handles.clear()
-                self._uuid_at.clear()
-                self._ready = True
-        return library
+    def device_of_uuid(self, uuid: str) -> dict[str, str] | None:
+        """The GPU with this UUID, or the one that has the MIG instance with it, as `uuid` and `pci_bus_id`.
 
-    def _handle(self, library: Any, index: int, row: dict[str, Any]) -> Any:
+        None for one that was not seen. Instances are listed once a minute; the driver is not asked here.
+        """
+        identity = self._known.get(uuid) or self._mig_parents.get(uuid)
+        return None if identity is None else _device(identity)
+
+    def close(self) -> None:
+        """Let the threads end; one that hangs is left behind and does not keep the process."""
+        for thread in (self._starter, *(slot.thread for slot in self._slots)):
+            thread.close()
+
+    # --- The library --------------------------------------------------------------------------------------------------
+
+    def _start(self, now_ns: int | None, timeout_s: float) -> str | None:
+        """Start the library if it is not up; None, or why it is not.
+
+        Args:
+            now_ns: the tick's time, which puts off a start after one that failed; None tries in any case.
+            timeout_s: how long to wait.
+
+        Raises:
+            CollectorError: the binding is not installed.
+        """
         with self._lock:
-            if index in self._handles:
-                return self._handles[index]
-            try:
-                handle = library.nvmlDeviceGetHandleByIndex(index)
-                uuid = _text(library.nvmlDeviceGetUUID(handle))
-                self._uuid_at[index] = uuid
-                self._known[uuid] = {
-                    "gpu_uuid": uuid,
-                    "gpu_index": index,
-                    "pci_bus_id": normalise(_text(library.nvmlDeviceGetPciInfo(handle).busId)),
-                    "sku": _text(library.nvmlDeviceGetName(handle)),
-                }
-            except library.NVMLError as error:
-                row["read_error"] = _fault(library, error) or str(error)
+            if self._is_started:
                 return None
-            self._handles[index] = handle
-            return handle
+            if self._library is None:
+                try:
+                    import pynvml
+                except ImportError:
+                    raise CollectorError("the NVML binding is not installed: install nvidia-ml-py") from None
+                self._library = pynvml
+            if self._starting is None:
+                if now_ns is not None and not self._start_retry.is_due(now_ns):
+                    return self._start_error
+                # To shut down a library in which a call hangs is to wait for that call.
+                anew = self._was_started and not any(slot.is_overdue for slot in self._slots)
+                self._starting = self._starter.ask(lambda: _init(self._library, anew))
+            wait([self._starting], timeout_s)
+            if not self._starting.done():
+                return "NVML does not start: no answer from the driver"
+            starting, self._starting = self._starting, None
+            if (error := starting.exception()) is not None:
+                self._start_error = f"NVML does not start: {error}"
+                if now_ns is not None:
+                    self._start_retry.miss(now_ns)
+                return self._start_error
+            count, self._driver_version = starting.result()
+            self._is_started = self._was_started = True
+            self._start_retry = Retry()
+            self._place(count)
+            return None
 
-    def _row(self, library: Any, index: int) -> Row:
-        row: dict[str, Any] = {}
-        handle = self._handle(library, index, row)
-        row = {"gpu_index": index, **self._known.get(self._uuid_at.get(index, ""), {}), **row}
-        if handle is None:
-            return row
-        calls = {**{name: (reader,) for name, reader in _COLUMNS.items()}, **_ALTERNATIVES}
-        for name, readers in calls.items():
-            row[name] = _first_answer(library, handle, readers, row)
-        utilisation = _first_answer(library, handle, (lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu),), row)
-        if utilisation is not None:
-            row["gpu_util_pct"], row["mem_copy_util_pct"] = utilisation.gpu, utilisation.memory
-        remapped = _first_answer(library, handle, (lambda n, gpu: n.nvmlDeviceGetRemappedRows(gpu),), row)
-        if remapped is not None:
-            _, row["uncorrectable_remapped_rows"], row["row_remap_pending"], row["row_remap_failure"] = remapped
-        if row.get("read_error"):
-            with (
-                self._lock
-            ):  # a handle of a lost GPU never comes back; one of a GPU that was reset must be fetched anew
-                self._handles.pop(index, None)
+    def _place(self, count: int) -> None:
+        """Make places for the GPUs that the library counts, with the threads that there are."""
+        before = self._slots
+        new = (Slot(index, QuestionThread(f"nvml-gpu-{index}")) for index in range(len(before), count))
+        self._slots = (*(slot.after_start() for slot in before[:count]), *new)
+        for slot in before[count:]:
+            slot.thread.close()
+
+    # --- The GPUs -----------------------------------------------------------------------------------------------------
+
+    def _rows(self, now_ns: int) -> tuple[Row, ...]:
+        slots = self._slots
+        asked = []
+        for slot in slots:
+            is_asked, late = slot.ask(self._library, now_ns)
+            if late is not None:
+                self._learn(slot, late)
+            if is_asked:
+                asked.append(slot)
+        deadline_s = self._deadline_s if all(slot.was_asked for slot in asked) else max(_FIRST_S, self._deadline_s)
+        wait([slot.reading for slot in asked if slot.reading is not None], deadline_s)
+        rows = [self._row(slot, now_ns, is_asked=slot in asked) for slot in slots]
+        # A GPU that fell off the bus may leave the count, and then others take its index: what it was called stays.
+        here = {row.get("gpu_uuid") for row in rows}
+        gone = [known for uuid, known in self._known.items() if uuid not in here]
+        if not gone:
+            return tuple(rows)
+        # Who is in a place that does not answer after a new start is one of those.
+        reason = next((row["read_error"] for row in rows if "gpu_uuid" not in row), LOST)
+        named = (row for row in rows if "gpu_uuid" in row)
+        silent = {"gpu_index": None, "read_error": reason, "is_silent": True}
+        return (*named, *({**known, **silent} for known in gone))
+
+    def _row(self, slot: Slot, now_ns: int, *, is_asked: bool) -> Row:
+        answer = slot.take() if is_asked else None
+        if is_asked:
+            slot.was_asked = True
+            if answer is None:
+                slot.give_up(now_ns)
+        reading = None if answer is None else self._learn(slot, answer)
+        row: Row = self._known.get(slot.uuid or "", {"gpu_index": slot.index})
+        if reading is None:
+            return {**row, "read_error": slot.reason or UNKNOWN, "is_silent": True}
+        row = {**row, **reading.row, "is_silent": not reading.is_usable}
+        if reading.is_usable:
+            slot.retry, slot.reason = Retry(), None
+        else:
+            slot.reason = row.get("read_error") or UNKNOWN
+            slot.retry.miss(now_ns)
         return row
 
-
-def _first_answer(library: Any, handle: Any, readers: tuple[_Reader, ...], row: dict[str, Any]) -> Any:
-    for reader in readers:
-        try:
-            return reader(library, handle)
-        except library.NVMLError as error:
-            fault = _fault(library, error)
-            if fault is not None:
-                row.setdefault("read_error", fault)
-                return None
-        except (AttributeError, TypeError, KeyError):  # a binding that is older or newer than this call
-            continue
-    return None
-
-
-def _fault(library: Any, error: Any) -> str | None:
-    value = getattr(error, "value", None)
-    return next((text for name, text in _FAULTS.items() if value == getattr(library, name, None)), None)
-
-
-def _field(library: Any, handle: Any, field_id: int) -> Any:
-    """One field value.
-
-    Raises:
-        NVMLError: of the library, for a field that this GPU does not have.
-    """
-    reading = library.nvmlDeviceGetFieldValues(handle, [field_id])[0]
-    if reading.nvmlReturn != library.NVML_SUCCESS:
-        raise library.NVMLError(reading.nvmlReturn)
-    return getattr(reading.value, _VALUE_MEMBERS[reading.valueType])
+    def _learn(self, slot: Slot, answer: Future[DeviceReading]) -> DeviceReading | None:
+        """Keep the names in an answer; None where it is a failure."""
+        if (error := answer.exception()) is not None:
+            slot.reason = str(error) or type(error).__name__
+            if isinstance(error, DriverGoneError):
+                with self._lock:
+                    self._is_started = False
+            return None
+        reading = answer.result()
+        uuid = reading.row.get("gpu_uuid")
+        if uuid is not None:
+            slot.uuid = uuid
+            known = self._known[uuid] = {name: reading.row[name] for name in _NAMES}
+            if "mig_enabled" in reading.row:
+                others = {mig: parent for mig, parent in self._mig_parents.items() if parent["gpu_uuid"] != uuid}
+                self._mig_parents = others | dict.fromkeys(reading.row.get("mig_uuids") or (), known)
+        return reading
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def _init(library: Any, anew: bool) -> tuple[int, str]:
+    if anew:
+        with contextlib.suppress(library.NVMLError):  # it is down
+            library.nvmlShutdown()
+    library.nvmlInit()
+    return library.nvmlDeviceGetCount(), text(library.nvmlSystemGetDriverVersion())
+
+
+def _device(identity: Row) -> dict[str, str]:
+    named = {"uuid": identity["gpu_uuid"], "pci_bus_id": identity["pci_bus_id"]}
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,126 +1,27 @@
-"""Collectors of GPU readings, and how their rows become the columns of one frame."""
+"""`dcgmi dmon` as a source, and how the rows of several sources become the columns of one frame."""
 
 from __future__ import annotations
 
 import stat
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agents.collectors.base import CollectorError
-from agents.collectors.dcgm_exporter import DcgmExporterCollector
 from agents.collectors.dcgmi_dmon import DcgmiDmonCollector
-from agents.collectors.nvml import NvmlCollector
 from agents.frame_assembly import GpuAssembly
-from agents.testing import FakeGpu, FakeNvml, NvmlFault
 from schemas.frames import GpuFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 A = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
 B = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
 
-PAGE = "".join(
-    f'{name}{{gpu="{index}",UUID="{uuid}",pci_bus_id="00000000:{bus}:00.0",modelName="NVIDIA H100",Hostname="n"}} {value}\n'
-    for index, uuid, bus in ((0, A, "1A"), (1, B, "1B"))
-    for name, value in (
-        ("DCGM_FI_DEV_SM_CLOCK", 1980 - index),
-        ("DCGM_FI_DEV_POWER_USAGE", 650.5),
-        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 0.61),
-        ("DCGM_FI_DEV_ROW_REMAP_PENDING", index),
-        ("DCGM_FI_DEV_MEMORY_TEMP", 9223372036854775794),
-    )
-)
-MIG = f'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="{A}",GPU_I_ID="3",GPU_I_PROFILE="1g.10gb"}} 17\n'
-
 
 def frame(columns: dict[str, Any] | None) -> GpuFrame:
     assert columns is not None
     return GpuFrame(node_id="n", agent_session="s", seq=0, event_time_ns=1, **columns)
-
-
-# --- dcgm-exporter ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def exporter() -> Iterator[Any]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.server.hold.wait(5)  # type: ignore[attr-defined]
-            self.send_response(self.server.status)  # type: ignore[attr-defined]
-            self.end_headers()
-            self.wfile.write(PAGE.encode())
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.hold = threading.Event()  # type: ignore[attr-defined]
-    server.hold.set()  # type: ignore[attr-defined]
-    server.status = 200  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.hold.set()  # type: ignore[attr-defined]
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def url(server: Any) -> str:
-    return f"http://127.0.0.1:{server.server_port}/metrics"
-
-
-def test_a_page_becomes_one_row_a_gpu(exporter: Any) -> None:
-    source = DcgmExporterCollector(url(exporter))
-    assert source.is_supported() is None
-    rows = source.collect(0).gpus
-    assert rows is not None
-    found = frame(GpuAssembly().columns([rows]))
-    assert found.gpu_uuid == (A, B)
-    assert found.pci_bus_id == ("0000:1a:00", "0000:1b:00")
-    assert found.sm_clock_mhz == (1980, 1979)
-    assert found.power_w == (650.5, 650.5)
-    assert found.tensor_active_ratio == (0.61, 0.61)
-    assert found.row_remap_pending == (0, 1)  # 0 is measured
-    assert found.mem_temp_c is None  # a blank is not
-    assert found.sku == ("NVIDIA H100", "NVIDIA H100")
-
-
-def test_a_page_can_be_a_file_and_mig_readings_are_not_their_gpus(tmp_path: Path) -> None:
-    page = tmp_path / "metrics"
-    page.write_text(PAGE + MIG)
-    rows = DcgmExporterCollector(page.as_uri()).collect(0).gpus
-    found = frame(GpuAssembly().columns([rows]))
-    assert found.gpu_uuid == (A, B)
-    assert found.fb_used_mib is None
-
-
-@pytest.mark.parametrize("address", ["ftp://x/y", "metrics", ""])
-def test_an_address_of_no_page_is_refused(address: str) -> None:
-    assert "begins with" in str(DcgmExporterCollector(address).is_supported())
-
-
-def test_an_exporter_that_is_away_is_unsupported_and_says_why() -> None:
-    reason = DcgmExporterCollector("http://127.0.0.1:9/metrics").is_supported()
-    assert reason is not None
-    assert "cannot be fetched" in reason
-
-
-def test_an_exporter_that_answers_late_or_badly_is_an_error(exporter: Any, tmp_path: Path) -> None:
-    exporter.hold.clear()
-    with pytest.raises(CollectorError, match="timed out"):
-        DcgmExporterCollector(url(exporter), timeout_s=0.05).collect(0)
-    exporter.hold.set()
-    exporter.status = 500
-    with pytest.raises(CollectorError):
-        DcgmExporterCollector(url(exporter)).collect(0)
-    (tmp_path / "other").write_text("go_goroutines 7\n")
-    with pytest.raises(CollectorError, match="no DCGM metric"):
-        DcgmExporterCollector((tmp_path / "other").as_uri()).collect(0)
 
 
 # --- dcgmi dmon ---------------------------------------------------------------------------------------------------
@@ -155,112 +56,40 @@ def test_a_dmon_that_fails_or_hangs_is_an_error_with_its_words(tmp_path: Path) -
         DcgmiDmonCollector((hanging,), timeout_s=0.2).collect(0)
 
 
+PROFILED = """case "$*" in
+  *1001*) echo "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently loaded";;
+  *) printf "#Entity   SMCLK   DVCCTR\nID\nGPU 0     1410    4\n";;
+esac
+echo "$@" >> "$0.args"
+"""
+
+
+def test_fields_come_without_profiling_where_that_is_refused_and_it_is_tried_again_later(tmp_path: Path) -> None:
+    source = DcgmiDmonCollector((command(tmp_path, PROFILED),), field_ids=(100, 112, 1001))
+    for second in (0, 1, 599, 601):
+        found = frame(GpuAssembly().columns([source.collect(second * 10**9).gpus]))
+        assert (found.sm_clock_mhz, found.clock_event_reasons_mask) == ((1410,), (4,))
+    asked = (tmp_path / "dcgmi.args").read_text().split("\n")
+    assert [line.rpartition(" ")[2] for line in asked if line] == [
+        *("100,112,1001", "100,112"),
+        *("100,112", "100,112"),
+        *("100,112,1001", "100,112"),
+    ]
+
+
+def test_a_dmon_that_fails_without_profiling_too_is_an_error_each_time(tmp_path: Path) -> None:
+    source = DcgmiDmonCollector((command(tmp_path, "echo 'Error: no host engine'"),), field_ids=(100, 1001))
+    for second in (0, 1):
+        with pytest.raises(CollectorError, match="no host engine"):
+            source.collect(second * 10**9)
+    assert source._refused_ns is None  # that says nothing about profiling
+
+
 def test_a_node_without_dcgmi_is_unsupported() -> None:
     source = DcgmiDmonCollector(("no-such-program",))
     assert "not on PATH" in str(source.is_supported())
     with pytest.raises(CollectorError, match="cannot be run"):
         source.collect(0)
-
-
-# --- NVML ---------------------------------------------------------------------------------------------------------
-
-
-def gpu(uuid: str, bus: str, **readings: Any) -> FakeGpu:
-    return FakeGpu(uuid=uuid, address=f"00000000:{bus}:00.0", **readings)
-
-
-def test_nvml_readings_fill_columns_and_what_is_not_supported_is_null() -> None:
-    healthy = gpu(
-        A,
-        "1A",
-        ClockInfo={(1,): 1980, (2,): 2619},
-        PowerUsage=650_500,
-        TotalEccErrors={(0, 0): 5, (1, 0): 0, (1, 1): 2},
-        RemappedRows=(3, 1, 0, 1),
-        CurrentClocksThrottleReasons=0x44,
-        PcieReplayCounter=0,
-    )
-    source = NvmlCollector(FakeNvml([healthy, gpu(B, "1B")]))
-    assert source.is_supported() is None
-    readings = source.collect(0)
-    found = frame(GpuAssembly().columns([readings.gpus]))
-    assert readings.driver_version == "570.86.15"
-    assert found.gpu_uuid == (A, B)
-    assert found.sm_clock_mhz == (1980, None)
-    assert found.power_w == (650.5, None)
-    assert found.ecc_sbe_volatile_count == (5, None)
-    assert found.ecc_dbe_volatile_count == (0, None)
-    assert found.ecc_dbe_aggregate_count == (2, None)
-    assert (found.uncorrectable_remapped_rows, found.row_remap_pending, found.row_remap_failure) == (
-        (1, None),
-        (0, None),
-        (1, None),
-    )
-    assert found.clock_event_reasons_mask == (0x44, None)  # an older driver knows the older call alone
-    assert found.pcie_replay_count == (0, None)
-    assert found.energy_millijoules is None
-    assert found.read_error is None
-
-
-def test_a_lost_gpu_keeps_its_row_and_says_so() -> None:
-    library = FakeNvml([gpu(A, "1A", PowerUsage=100_000), gpu(B, "1B", PowerUsage=200_000)])
-    source, assembly = NvmlCollector(library), GpuAssembly()
-    assembly.columns([source.collect(0).gpus])
-    library.gpus[0].PowerUsage = NvmlFault(library.NVML_ERROR_GPU_IS_LOST)
-    found = frame(assembly.columns([source.collect(1).gpus]))
-    assert found.gpu_uuid == (A, B)
-    assert found.read_error == ("GPU is lost", None)
-    assert found.power_w == (None, 200.0)
-
-
-def test_a_gpu_that_leaves_the_count_is_lost_and_the_others_keep_their_names() -> None:
-    library = FakeNvml([gpu(A, "1A", PowerUsage=100_000), gpu(B, "1B", PowerUsage=200_000)])
-    source, assembly = NvmlCollector(library), GpuAssembly()
-    assembly.columns([source.collect(0).gpus])
-    del library.gpus[0]
-    source._ready = False  # the driver was loaded again
-    found = frame(assembly.columns([source.collect(1).gpus]))
-    assert found.gpu_uuid == (A, B)
-    assert found.gpu_index == (None, 0)
-    assert found.read_error == ("GPU is lost", None)
-    assert found.power_w == (None, 200.0)
-
-
-def test_a_process_is_found_by_its_pid_unless_it_is_on_two_gpus() -> None:
-    source = NvmlCollector(FakeNvml([gpu(A, "1A", pids=[7, 9]), gpu(B, "1B", pids=[8, 9])]))
-    assert source.device_of_pid(8) == {"uuid": B, "pci_bus_id": "0000:1b:00"}
-    assert source.device_of_pid(9) is None
-    assert source.device_of_pid(1) is None
-
-
-def test_a_node_without_the_driver_is_unsupported_and_says_why() -> None:
-    class NoDriver(FakeNvml):
-        def nvmlInit(self) -> None:  # noqa: N802 - the library's name
-            raise NvmlFault(9)
-
-    assert "does not start" in str(NvmlCollector(NoDriver([])).is_supported())
-    assert NvmlCollector(FakeNvml([])).is_supported() == "NVML finds no GPU"
-
-
-def test_the_real_library_says_why_where_there_is_no_driver() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        reason = NvmlCollector().is_supported()
-        assert reason is not None
-        assert "NVML" in reason
-    else:
-        assert NvmlCollector().is_supported() is None
-
-
-@pytest.mark.needs_gpu
-def test_the_real_library_fills_the_main_columns() -> None:
-    found = frame(GpuAssembly().columns([NvmlCollector().collect(0).gpus]))
-    assert all(uuid is not None and uuid.startswith("GPU-") for uuid in found.gpu_uuid)
-    assert found.sm_clock_mhz is not None
-    assert found.power_w is not None
-    assert found.gpu_temp_c is not None
 
 
 # --- Assembly -----------------------------------------------------------------------------------------------------
@@ -280,6 +109,41 @@ def test_a_source_that_is_late_leaves_nulls_and_keeps_the_rows() -> None:
     assembly.columns([({"gpu_uuid": A, "power_w": 1.0}, {"gpu_uuid": B, "power_w": 2.0})])
     found = frame(assembly.columns([None]))
     assert (found.gpu_uuid, found.power_w) == ((A, B), None)
+
+
+def test_what_others_still_tell_of_a_silent_gpu_is_not_carried() -> None:
+    cached = {"gpu_uuid": A, "power_w": 650.0, "model": "H100"}
+    silent = {"gpu_uuid": A, "read_error": "GPU is lost", "is_silent": True, "sku": "NVIDIA H100"}
+    for sources in ([(silent,), (cached,)], [(cached,), (silent,)]):
+        found = frame(GpuAssembly().columns(sources))
+        assert (found.power_w, found.read_error) == (None, ("GPU is lost",))
+    # A driver that NVML cannot use says nothing about what DCGM measures.
+    broken = {"gpu_uuid": A, "read_error": "NVML does not start: Driver/library version mismatch"}
+    assert frame(GpuAssembly().columns([(broken,), (cached,)])).power_w == (650.0,)
+
+
+def test_readings_under_dcgms_names_fill_columns_and_a_name_of_no_column_does_not() -> None:
+    other = {
+        "DCGM_FI_PROF_NVLINK_TX_BYTES": 21_000_000_000.5,
+        "dcgm_fi_prof_pcie_rx_bytes": 7,
+        "DCGM_FI_DEV_SLOWDOWN_TEMP": 87,
+        "DCGM_FI_DEV_RETIRED_PENDING": 0,
+        "DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX": 640,
+        "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 3,
+        "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": 4,
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 5,
+        "DCGM_FI_DEV_SHUTDOWN_TEMP": None,
+    }
+    found = frame(GpuAssembly().columns([({"gpu_uuid": A, "other": other},)]))
+    assert (found.nvlink_tx_bytes_per_s, found.pcie_rx_bytes_per_s) == ((21_000_000_000.5,), (7.0,))
+    assert (found.slowdown_temp_c, found.shutdown_temp_c) == ((87,), None)
+    assert (found.retired_pages_pending, found.row_remap_max_banks) == ((0,), (640,))
+    assert found.nvlink_crc_errors == (7,)
+
+
+def test_mig_instances_are_carried_by_gpu_and_a_text_is_no_list_of_them() -> None:
+    rows = ({"gpu_uuid": A, "mig_uuids": ("MIG-1", "MIG-2")}, {"gpu_uuid": B, "mig_uuids": "MIG-3"})
+    assert frame(GpuAssembly().columns([rows])).mig_uuids == (("MIG-1", "MIG-2"), None)
 
 
 def test_rows_without_a_name_and_values_that_are_none_are_left_out() -> None:

@@ -1,0 +1,1 @@
+"""Stand-ins for what is outside of the agent's process; `agents.testing` is the place to import them from."""
