@@ -121,14 +121,39 @@ def put_line(port: Port, line: str, number: int) -> Record | None:
         return malformed(f"no number behind {name}", line, number)
     if value is None and not is_unknown(text):
         return malformed(f"the number behind {name} has more than 64 bits", line, number)
+    place = place_of(name)
+    if place is None:
+        return None
+    if place.priority is not None:
+        port.put_pfc(place.priority, place.field, value)
+    elif place.is_stated:
+        port.put_state(place.field, value)
+    else:
+        port.put_counter(place.field, value)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a counter belongs.
+
+    Attributes:
+        field: of the record; a counter without a field of its own keeps the driver's name.
+        priority: of the `pfc` record; None for the `port` record.
+        is_stated: whether it is a field of the `port` record rather than one of its `counters`.
+    """
+
+    field: str
+    priority: int | None = None
+    is_stated: bool = False
+
+
+def place_of(name: str) -> Place | None:
+    """Where the counter of that name belongs; None for a pause counter that has no field."""
     for dialect in _DIALECTS:
         pfc = dialect.pattern.fullmatch(name)
         if pfc is not None:
-            if dialect.field is not None:
-                port.put_pfc(int(pfc["priority"]), f"{pfc['direction']}_{dialect.field}", value)
-            return None
-    if name in _STATED:
-        port.put_state(_STATED[name], value)
-    else:
-        port.put_counter(name, value)
-    return None
+            if dialect.field is None:
+                return None
+            return Place(f"{pfc['direction']}_{dialect.field}", priority=int(pfc["priority"]))
+    return Place(_STATED[name], is_stated=True) if name in _STATED else Place(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agents.decode.fabric_snapshot import Port, Snapshot
 from agents.decode.quantity import Unreadable, integer, is_unknown, number, times
@@ -88,13 +89,18 @@ def is_directory(path: str) -> bool:
 
 def attribute_at(path: str, value: str) -> Attribute | None:
     """What a path and its content say, None where the path leads to no port."""
+    place = _place(path)
+    return None if place is None else Attribute(*place, value.strip())
+
+
+@lru_cache(maxsize=4096)  # an agent reads the same few hundred paths every second
+def _place(path: str) -> tuple[str | None, str | None, str] | None:
+    """Device, port and name below the port of a path."""
     found = _PORT.fullmatch(path)
     if found is not None:
-        return Attribute(found["device"], found["port"], found["name"], value.strip())
+        return found["device"], found["port"], found["name"]
     found = _DEVICE.fullmatch(path)
-    if found is not None:
-        return Attribute(found["device"], None, found["name"], value.strip())
-    return None
+    return None if found is None else (found["device"], None, found["name"])
 
 
 def put_attribute(snapshot: Snapshot, attribute: Attribute, raw: str, line: int | None) -> Record | None:
@@ -103,7 +109,8 @@ def put_attribute(snapshot: Snapshot, attribute: Attribute, raw: str, line: int 
     if not directory:
         _put_state(snapshot.port("host", attribute.device, attribute.port), name, attribute.value)
         return None
-    if f"{directory}/" not in _COUNTER_DIRECTORIES or name in _NO_COUNTER:
+    place = place_of(attribute.name)
+    if place is None:
         return None
     port = snapshot.port("host", attribute.device, attribute.port)
     try:
@@ -112,13 +119,38 @@ def put_attribute(snapshot: Snapshot, attribute: Attribute, raw: str, line: int 
         return malformed(f"no number in {name}", raw, line)
     if value is None and not is_unknown(attribute.value):
         return malformed(f"the number in {name} has more than 64 bits", raw, line)
-    if name in _WORDS:
-        port.put_state(_WORDS[name], times(value, _WORD_BYTES))
-    elif name == "link_downed":
-        port.put_state("link_down_events", value)
+    if place.is_stated:
+        port.put_state(place.field, times(value, place.unit_bytes))
     else:
-        port.put_counter(name, value)
+        port.put_counter(place.field, value)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the number of a counter's file belongs.
+
+    Attributes:
+        field: of the `port` record; a counter without a field of its own keeps the file's name.
+        is_stated: whether it is a field of the record rather than one of its `counters`.
+        unit_bytes: what the number is multiplied by.
+    """
+
+    field: str
+    is_stated: bool = False
+    unit_bytes: int = 1
+
+
+def place_of(name: str) -> Place | None:
+    """Where a file belongs, from its path below the port; None for one that is no counter."""
+    directory, _, name = name.rpartition("/")
+    if f"{directory}/" not in _COUNTER_DIRECTORIES or name in _NO_COUNTER:
+        return None
+    if name in _WORDS:
+        return Place(_WORDS[name], is_stated=True, unit_bytes=_WORD_BYTES)
+    if name == "link_downed":
+        return Place("link_down_events", is_stated=True)
+    return Place(name)
 
 
 def _put_state(port: Port, name: str, value: str) -> None:
