@@ -6,13 +6,15 @@ a run shows what it did not look at. With PACELINE_REFUSE_SKIPS=1 a skip that is
 reference data fails the run.
 
 Environment: PACELINE_BOOTSTRAP_SERVERS gives a broker (taken to be real Kafka with topic creation allowed);
-PACELINE_TEST_BROKER=docker|apache|embedded demands one kind and fails where it cannot be had.
+PACELINE_TEST_BROKER=docker|apache|embedded demands one kind and fails where it cannot be had. PACELINE_TORCH_PYTHON
+names an interpreter that has PyTorch, where this one has not.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFERENCE_PREFIX = "reference data absent"
-EXPECTED_SKIPS = ("needs_docker", "needs_torch", "needs_gpu", "needs_kube", "reference_data")
+EXPECTED_SKIPS = ("needs_docker", "needs_torch", "needs_gpu", "needs_kube", "needs_kmsg", "reference_data")
 SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "other")
 DOCKER_IMAGE = "confluentinc/cp-kafka:7.9.0"
 DOCKER_START_S = 120
@@ -73,7 +75,11 @@ def _docker_lacks() -> str | None:
 
 @cache
 def _torch_lacks() -> str | None:
-    return None if importlib.util.find_spec("torch") is not None else "PyTorch is not installed"
+    given = os.environ.get("PACELINE_TORCH_PYTHON")
+    if given:
+        return None if shutil.which(given) else f"PACELINE_TORCH_PYTHON={given} is no interpreter"
+    found = importlib.util.find_spec("torch") is not None
+    return None if found else "PyTorch is not installed, and PACELINE_TORCH_PYTHON names no interpreter that has it"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The `kernel-log` decoder: Xid, SXid, GPUs lost without a code, and the Fabric Manager's log.
+"""The `kernel-log` decoder: Xid, SXid, GPUs lost without a code, the Fabric Manager's log, network drivers, PCIe errors.
 
 One record per recognised line, in source order, whatever carried it; what other programs quote yields nothing. A
 GPU that the driver reports lost without a code becomes an Xid 79 marked `inferred`, at the place and time of the
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
-from agents.decode import kernel_journal, sxid_line, xid_line
+from agents.decode import aer_line, kernel_journal, nic_line, sxid_line, xid_line
 from agents.decode.kernel_transport import Stamp, carried, is_kmsg
 from agents.decode.record import Record, Tally, UnknownFormat, malformed
 from agents.decode.text import lines
@@ -32,7 +32,27 @@ _MESSAGE_LINES: Final = 16
 _ADDRESSES: Final = 4096
 """Addresses remembered. A node has a few dozen; more come from a log that is not to be believed."""
 
-_RELEVANT = re.compile(r"NVRM|nvswitch|NVSwitch|Xid|Linux version|fallen off the bus|installed in this")
+_WORDING = (*("NVRM", "nvswitch", "NVSwitch", "Xid", "Linux version", "fallen off the bus", "installed in this"),)
+"""Every line about a GPU or a switch has one of these."""
+
+_DEVICE_WORDING = (
+    *(
+        "ink",
+        "LINK",
+        "AER",
+        "PCIe Bus Error",
+        "mlx",
+        "bnxt_en",
+        "ice 0",
+        "imed out",
+        "imeout",
+        ":    [",
+        "DPC",
+        "pciehp",
+    ),
+)
+"""Every line of a network driver or of the PCIe services that is read has one of these; so have many others."""
+
 _INDENT = " \t\0\x1e\ufeff"  # NULs come from a crash, record separators from `journalctl -o json-seq`
 _EMBEDDED_END = re.compile(r"\n|#012")  # rsyslog writes a newline within one message as #012
 _BOOT = "Linux version "  # the kernel's time begins anew
@@ -73,18 +93,37 @@ class _Mark:
         return abs(self.count - other.count) <= NEAR_LINES
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A record and where it stands.
+
+    Attributes:
+        record: What was read.
+        line_number: Of its first line, as it was fed.
+        raw: Its lines as they were fed, joined by newlines where the message has several.
+    """
+
+    record: Record
+    line_number: int
+    raw: str
+
+
 @dataclass(slots=True)
 class _Slot:
     """A record's place in the output. It waits while the record may still turn out to be none.
 
     Attributes:
         record: What is written, None for nothing.
+        line_number: The first line's.
+        raw: The lines that it was made of.
         waits: Whether that can still change.
         address: The lost GPU's, for a slot that waits.
         mark: Where it stands.
     """
 
     record: Record | None
+    line_number: int = 0
+    raw: str = ""
     waits: bool = False
     address: str | None = None
     mark: _Mark = field(default_factory=lambda: _Mark(0, Stamp()))
@@ -118,11 +157,18 @@ class KernelLogReader:
         self._tally = Tally() if tally is None else tally
         self._count = 0
         self._after_kmsg = False
+        self._line_number = 0
+        self._raw = ""
         self._slots: deque[_Slot] = deque()
         self._messages: list[_LostMessage] = []
         self._uuids: dict[str, str] = {}
         self._lost: dict[str | None, _Mark] = {}  # by any 79
         self._lost_by_code: dict[str | None, _Mark] = {}  # by a true one
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is held back that later lines decide about."""
+        return bool(self._slots)
 
     def feed(self, line_number: int, text: str) -> Iterator[Record]:
         """Takes one line without its end and returns the records that are now certain.
@@ -131,28 +177,53 @@ class KernelLogReader:
             line_number: Counted from 1, for malformed records.
             text: The line, without terminal escape sequences.
         """
+        return (placed.record for placed in self.feed_placed(line_number, text))
+
+    def feed_placed(self, line_number: int, text: str) -> list[Placed]:
+        """The same, with the place and the lines of each record."""
         self._count += 1
         if self._after_kmsg and text.startswith(" "):
-            return iter(())  # properties of the record before
+            return []  # properties of the record before
+        self._line_number, self._raw = line_number, text
         body = text.lstrip(_INDENT)
         self.has_text = self.has_text or bool(body)
         self._after_kmsg = is_kmsg(body)
         if body.startswith("{"):
             self._read_entry(body, line_number)
-        elif self._slots or not self.is_kernel_log or _RELEVANT.search(body):
+        elif self._slots or not self.is_kernel_log or _has_any(body, _WORDING) or _has_any(body, _DEVICE_WORDING):
             line = carried(body)
-            self.is_kernel_log = self.is_kernel_log or line.known or bool(_RELEVANT.search(body))
+            self.is_kernel_log = self.is_kernel_log or line.known or _has_any(body, _WORDING)
             self._read(line.payload.lstrip(_INDENT), line.stamp, text, line_number)
-        return iter(self._certain())
+        return self._certain()
 
     def finish(self) -> Iterator[Record]:
         """Returns what still waits, taking it that no line follows soon. More lines may be fed afterwards."""
+        return (placed.record for placed in self.finish_placed())
+
+    def finish_placed(self) -> list[Placed]:
+        """The same, with the place and the lines of each record."""
         for message in self._messages:
             message.slot.settle(None)
         self._messages.clear()
         for slot in self._slots:
             slot.waits = False
-        return iter(self._certain())
+        return self._certain()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What earlier lines said of addresses, as plain data that `restore` takes; nothing that waits."""
+        lost = [[address, mark.stamp.kernel_time_us, mark.stamp.wall_time_us] for address, mark in self._lost.items()]
+        by_code = [address for address in self._lost_by_code if address in self._lost]
+        return {"uuids": dict(self._uuids), "lost": lost, "lost_by_code": by_code}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Replaces what is known of addresses by a snapshot's."""
+        self._uuids = {str(address): str(uuid) for address, uuid in dict(snapshot["uuids"]).items()}
+        # Places of lines that are not counted any more are far from all that follow.
+        self._lost = {
+            address: _Mark(-NEAR_LINES - 1, Stamp(kernel_time_us=kernel_us, wall_time_us=wall_us))
+            for address, kernel_us, wall_us in snapshot["lost"]
+        }
+        self._lost_by_code = {address: self._lost[address] for address in snapshot["lost_by_code"]}
 
     def _read_entry(self, text: str, line_number: int) -> None:
         """Reads a line of `journalctl -o json`."""
@@ -191,8 +262,12 @@ class KernelLogReader:
             self._lost_by_code.clear()
         elif payload.startswith(_DRIVER_LOAD):
             self._lost.clear()
+        elif self._continue_message(payload, mark):
+            pass
+        elif device := nic_line.parse(payload) or aer_line.parse(payload):
+            self._put(self._completed(device, stamp))
         else:
-            return self._continue_message(payload, mark)
+            return False
         return True
 
     def _put_parsed(self, parsed: Record | str, mark: _Mark, raw: str, line_number: int) -> None:
@@ -217,12 +292,12 @@ class KernelLogReader:
             self._put(record)
         elif address not in self._lost:
             _remember(self._lost, address, mark)
-            self._slots.append(_Slot(record, True, address, mark))
+            self._slots.append(_Slot(record, self._line_number, self._raw, True, address, mark))
 
     def _open_message(self, payload: str, mark: _Mark) -> None:
         """The first line of the three about a GPU lost at probe; some transports bring all three in one."""
         first, *others = _EMBEDDED_END.split(payload)
-        slot = _Slot(None, True, xid_line.lost_address(first), mark)
+        slot = _Slot(None, self._line_number, self._raw, True, xid_line.lost_address(first), mark)
         self._slots.append(slot)
         self._messages.append(_LostMessage(slot, middle_seen=False))
         self._continue_message(first, mark)
@@ -239,6 +314,8 @@ class KernelLogReader:
             if slot.mark.stamp.trusted != mark.stamp.trusted or (middle and message.middle_seen):
                 continue
             message.middle_seen = message.middle_seen or middle
+            if self._line_number != slot.line_number:
+                slot.raw += f"\n{self._raw}"
             if end:
                 self._messages.remove(message)
                 self._close_message(slot, payload)
@@ -282,7 +359,7 @@ class KernelLogReader:
         return record
 
     def _put(self, record: Record) -> None:
-        self._slots.append(_Slot(record))
+        self._slots.append(_Slot(record, self._line_number, self._raw))
 
     def _settle_old(self, now: _Mark) -> None:
         """Lets go what has waited long enough."""
@@ -294,13 +371,21 @@ class KernelLogReader:
                 old = self._count - slot.mark.count > NEAR_LINES
                 slot.waits = not old and slot.mark.near(now)
 
-    def _certain(self) -> list[Record]:
-        records = []
+    def _certain(self) -> list[Placed]:
+        placed = []
         while self._slots and not self._slots[0].waits:
-            record = self._slots.popleft().record
-            if record is not None:
-                records.append(record)
-        return records
+            slot = self._slots.popleft()
+            if slot.record is not None:
+                placed.append(Placed(slot.record, slot.line_number, slot.raw))
+        return placed
+
+
+def _has_any(text: str, words: tuple[str, ...]) -> bool:
+    """Whether the text holds one of the words; quicker than one pattern of them all."""
+    for word in words:  # noqa: SIM110 - a generator costs more than the search
+        if word in text:
+            return True
+    return False
 
 
 def _remember(memory: dict[_Key, _Value], key: _Key, value: _Value) -> None:
