@@ -1,9 +1,14 @@
-"""The agent's way to Kafka: a bounded queue in front of an idempotent producer, with two classes of records.
+"""The agent's way to Kafka: two lanes in front of an idempotent producer, with a disk spool behind them.
 
-Guarantees: keys meet the same partitions as those of every other client (murmur2); `publish` of bulk records never
-waits; critical records (kernel events, node status) find a reserve in the queue that bulk cannot take, wait for room
-for a bounded time when even that is full, and are tried again from memory when their delivery fails. Every record that
-is given up is counted. There is no disk behind it: what is queued when the process dies is gone.
+Guarantees: keys meet the same partitions as those of every other client (murmur2). Critical records (kernel events,
+node status, jobs and placements) have a lane of their own: bulk cannot take their room, and with a spool each is synced
+to the disk before it counts as taken and leaves it when the brokers have confirmed it, so that no kill and no outage
+loses one below the lane's cap. `publish` of bulk never waits; it goes to the disk when the brokers are away, the oldest
+first to go when that is full. Payload, time, session and numbers of a record are never changed. A record that the
+brokers refuse for good goes to the dead-letter file. Every record that is given up is counted, by reason. After a
+crash, records may be sent twice.
+
+Without a spool, or where it cannot be used, all is kept in memory, and what is queued when the process dies is gone.
 """
 
 from __future__ import annotations
@@ -11,100 +16,39 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 
+from agents.dead_letters import DeadLetters
+from agents.memory_lane import MemoryLane
+from agents.producer_link import ProducerLink
+from agents.publisher_counters import PublisherCounters
+from agents.publisher_settings import PublisherSettings, PublisherSettingsError
+from agents.spool import Spool, SpoolUnavailableError
+from agents.spool_policy import BULK, CRITICAL_LANE
+from agents.spooled_lane import LaneLimits, SpooledLane
 from schemas.base import Record
 from schemas.codec import Message, message
 from schemas.errors import SchemaError
 from schemas.events import KernelEvent, NodeStatus
+from schemas.fleet import Job, RankPlacement
 
 __all__ = ["CRITICAL", "KafkaPublisher", "Publisher", "PublisherSettings", "PublisherSettingsError"]
 
 _LOG = logging.getLogger(__name__)
 
-CRITICAL: tuple[type[Record], ...] = (KernelEvent, NodeStatus)
-"""Record families that are never dropped for others."""
+CRITICAL: tuple[type[Record], ...] = (KernelEvent, NodeStatus, Job, RankPlacement)
+"""Record families that are never dropped for others. Jobs and placements are said again only once a day."""
 
-_KEPT_FOR_RETRY = 1000
-"""Critical messages kept when their delivery failed; a node has a few dozen an hour, a bad day a few hundred."""
+_BULK_PART = 0.9
+"""Part of the queue's bytes that bulk may take."""
 
-_WAIT_STEP_S = 0.05
-
-_FIXED = {
-    "enable.idempotence": True,
-    "acks": "all",
-    # librdkafka's own default hashes keys in another way than the Java client and aiokafka.
-    "partitioner": "murmur2_random",
-    "allow.auto.create.topics": False,
-}
-"""What correctness rests on; not open to configuration."""
-
-
-_ALIASES = {"request.required.acks": "acks"}
-
-
-class PublisherSettingsError(ValueError):
-    """A producer property that may not be set, or a value that the client refuses; the text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherSettings:
-    """How to reach the brokers and how much to hold in memory.
-
-    Attributes:
-        bootstrap_servers: `host:port`, comma separated.
-        client_id: who this is, for the brokers' logs and quotas.
-        queue_messages: messages in the queue at most.
-        queue_kbytes: size of the queue at most.
-        reserve_messages: how much of the queue is for critical records alone.
-        linger_ms: how long a batch waits to fill.
-        delivery_timeout_ms: how long a message is tried; bulk is given up then.
-        critical_wait_s: how long a critical record waits for room in a full queue.
-        properties: further producer properties, as for TLS and SASL.
-    """
-
-    bootstrap_servers: str
-    client_id: str = "paceline-agent"
-    queue_messages: int = 20_000
-    queue_kbytes: int = 65_536
-    reserve_messages: int = 2_000
-    linger_ms: int = 50
-    delivery_timeout_ms: int = 30_000
-    critical_wait_s: float = 5.0
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def producer_config(self) -> dict[str, Any]:
-        """The properties of the producer.
-
-        Raises:
-            PublisherSettingsError: `properties` holds one that is not open to configuration.
-        """
-        taken = sorted(name for name in self.properties if _ALIASES.get(name, name) in _FIXED)
-        if taken:
-            fixed = _FIXED[_ALIASES.get(taken[0], taken[0])]
-            raise PublisherSettingsError(f"{taken[0]} cannot be set: delivery rests on its being {fixed!r}")
-        return {
-            "bootstrap.servers": self.bootstrap_servers,
-            "client.id": self.client_id,
-            "linger.ms": self.linger_ms,
-            "batch.size": 262_144,
-            "compression.type": "zstd",
-            "queue.buffering.max.messages": self.queue_messages,
-            "queue.buffering.max.kbytes": self.queue_kbytes,
-            "delivery.timeout.ms": self.delivery_timeout_ms,
-            "reconnect.backoff.max.ms": 10_000,
-            "socket.keepalive.enable": True,
-            # What the client has to say comes through its error callback, once; its own log repeats it ten times a
-            # second on standard error.
-            "log_level": 2,
-            **self.properties,
-            **_FIXED,
-        }
+_REPORT_WAIT_S = 0.1
+_IDLE_WAIT_S = 0.5
+_FLUSH_STEP_S = 0.1
 
 
 class Publisher(Protocol):
@@ -112,6 +56,10 @@ class Publisher(Protocol):
 
     def publish(self, record: Record) -> bool:
         """Take a record for delivery; False if it was dropped."""
+        ...
+
+    def publish_all(self, records: Sequence[Record]) -> int:
+        """Take records for delivery, in order; how many were taken. Cheaper than one by one."""
         ...
 
     def poll(self) -> None:
@@ -135,11 +83,16 @@ class Publisher(Protocol):
 class KafkaPublisher:
     """Publishes records; safe to use from several threads.
 
+    With a spool it has a thread of its own, which sends from the disk and takes reports.
+
     Args:
-        settings: brokers and bounds.
+        settings: brokers, bounds and spool. A spool that cannot be used is logged, and memory takes its place.
         stamp: arrival time in milliseconds for each message, for brokers that keep the producer's time; None leaves
-            it to the client, which stamps the moment of the call, and to brokers with `LogAppendTime`.
+            it to the client, which stamps the moment of the call, and to brokers with `LogAppendTime`. What comes
+            from the spool is stamped when it is sent.
         producer_class: makes the client; for tests.
+        now_ns: wall time, for the arrival that the spool keeps.
+        has_thread: False leaves sending from the disk to calls of `poll` and `keep_disk`; for tests.
 
     Raises:
         PublisherSettingsError: the client refuses the settings.
@@ -150,165 +103,189 @@ class KafkaPublisher:
         settings: PublisherSettings,
         stamp: Callable[[], int] | None = None,
         producer_class: Callable[[dict[str, Any]], Any] = Producer,
+        now_ns: Callable[[], int] = time.time_ns,
+        has_thread: bool = True,
     ) -> None:
-        self._settings = settings
-        self._stamp = stamp
-        self._producer_class = producer_class
-        self._bulk_limit = max(1, settings.queue_messages - settings.reserve_messages)
-        self._lock = threading.Lock()
-        self._delivered: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
-        self._again: deque[Message] = deque()
-        self._is_dead = False
+        self._spool_trouble: str | None = None
+        settings.producer_config()
+        self._spool = self._open_spool(settings)
+        try:
+            self._link = ProducerLink(settings, self._spool is not None, stamp, producer_class)
+        except PublisherSettingsError:
+            if self._spool is not None:
+                self._spool.close()
+            raise
+        self._critical, self._bulk = _lanes(settings, self._link, self._spool, now_ns)
         self._is_closed = False
-        self._said: set[str] = set()
-        """Kinds of trouble since the last delivery."""
-        self._producer = self._new_producer()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if self._spool is not None and has_thread:
+            self._thread = threading.Thread(target=self._work, name="paceline-publisher", daemon=True)
+            self._thread.start()
 
     @property
     def dropped(self) -> int:
-        """Records that were given up so far: refused at a full queue, invalid, or not delivered."""
-        with self._lock:
-            return self._refused.total() + self._failed.total()
+        """Records that were given up so far, for whatever reason."""
+        return self.counters().dropped
 
     @property
     def delivered(self) -> dict[str, int]:
         """Messages confirmed by the brokers, by topic."""
-        with self._lock:
-            return dict(self._delivered)
+        with self._critical.lock, self._bulk.lock:
+            return dict(self._critical.tally.delivered + self._bulk.tally.delivered)
 
     @property
     def failed(self) -> dict[str, int]:
-        """Messages whose delivery failed and that were given up, by topic."""
-        with self._lock:
-            return dict(self._failed)
+        """Messages that were taken and given up, by topic; not those that a full or damaged spool lost."""
+        with self._critical.lock, self._bulk.lock:
+            return dict(self._critical.tally.failed_by_topic + self._bulk.tally.failed_by_topic)
 
     @property
     def refused(self) -> dict[str, int]:
-        """Records that were never queued, by topic."""
-        with self._lock:
-            return dict(self._refused)
+        """Records that were never taken, by topic."""
+        with self._critical.lock, self._bulk.lock:
+            return dict(self._critical.tally.refused_by_topic + self._bulk.tally.refused_by_topic)
 
-    def publish(self, record: Record) -> bool:
-        """Queue a record; False if it was dropped, which is counted.
-
-        Bulk never waits. A critical record waits up to `critical_wait_s` for room.
-        """
-        try:
-            wire = message(record)
-        except SchemaError as error:
-            self._trouble(type(record).__name__, f"{type(record).__name__} cannot be sent: {error}")
-            self._count(self._refused, type(record).__name__)
-            return False
-        critical = isinstance(record, CRITICAL)
-        if self._is_closed:
-            self._count(self._refused, wire.topic)
-            return False
-        self.poll()
-        accepted = self._queue(wire, critical, self._settings.critical_wait_s if critical else 0.0)
-        if not accepted:
-            self._count(self._refused, wire.topic)
-        return accepted
-
-    def poll(self) -> None:
-        """Let delivery reports in, replace a client that has failed for good, and try critical messages again."""
-        self._producer.poll(0)
-        if self._is_dead:
-            self._replace_producer()
-        for _ in range(len(self._again)):
-            try:
-                wire = self._again.popleft()
-            except IndexError:
-                return
-            if not self._queue(wire, critical=True, wait_s=0.0):
-                self._again.appendleft(wire)
-                return
-
-    def flush(self, timeout_s: float) -> int:
-        """Wait until all is delivered or the time is over; how many messages are not."""
-        self.poll()
-        return int(self._producer.flush(timeout_s)) + len(self._again)
-
-    def close(self) -> None:
-        """Drop what is queued and end the client; call `flush` before."""
-        self._is_closed = True
-        self._producer.purge()  # or the client would wait for the brokers once more
-        self._producer.poll(0)
-        close = getattr(self._producer, "close", None)  # older clients end when they are forgotten
-        if close is not None:
-            close()
-
-    def _queue(self, wire: Message, critical: bool, wait_s: float) -> bool:
-        if not critical and len(self._producer) >= self._bulk_limit:
-            return False
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                self._produce(wire, critical)
-            except BufferError:
-                if time.monotonic() >= deadline:
-                    return False
-                self._producer.poll(_WAIT_STEP_S)
-            except KafkaException as error:
-                self._trouble(f"produce {wire.topic}", f"{wire.topic}: {error}")
-                return False
-            else:
-                return True
-
-    def _produce(self, wire: Message, critical: bool) -> None:
-        named: dict[str, Any] = {} if self._stamp is None else {"timestamp": self._stamp()}
-        self._producer.produce(
-            wire.topic,
-            key=wire.key,
-            value=wire.value,
-            headers=list(wire.headers),
-            on_delivery=lambda error, _: self._on_delivery(wire, critical, error),
-            **named,
+    def counters(self) -> PublisherCounters:
+        """All counts and gauges now. May read from the spool."""
+        return PublisherCounters(
+            self._critical.counters(), self._bulk.counters(), self._spool is not None, self._spool_trouble
         )
 
-    def _on_delivery(self, wire: Message, critical: bool, error: Any) -> None:
-        if error is None:
-            with self._lock:
-                self._delivered[wire.topic] += 1
-                self._said.clear()
+    def publish(self, record: Record) -> bool:
+        """Take a record; False if it was dropped, which is counted.
+
+        Bulk never waits. A critical record waits until it is on the disk, or without a spool up to `critical_wait_s`
+        for room.
+        """
+        return self.publish_all((record,)) == 1
+
+    def publish_all(self, records: Sequence[Record]) -> int:
+        """Take records, in order within each lane; how many were taken. Critical ones share a sync of the disk."""
+        lanes: dict[bool, list[Message]] = {True: [], False: []}
+        for record in records:
+            is_critical = isinstance(record, CRITICAL)
+            lane = self._critical if is_critical else self._bulk
+            try:
+                wire = message(record)
+            except SchemaError as error:
+                name = type(record).__name__
+                self._link.say(name, f"{name} cannot be sent: {error}")
+                with lane.lock:
+                    lane.tally.received += 1
+                    lane.tally.refuse(name, "invalid")
+                continue
+            with lane.lock:
+                lane.tally.received += 1
+                if self._is_closed:
+                    lane.tally.refuse(wire.topic, "closed")
+                    continue
+            lanes[is_critical].append(wire)
+        if not self._is_closed:
+            self.poll()
+        taken = self._critical.take(lanes[True]) if lanes[True] else 0
+        return taken + (self._bulk.take(lanes[False]) if lanes[False] else 0)
+
+    def poll(self) -> None:
+        """Let delivery reports in, replace a client that has failed for good, and send what waits."""
+        self._link.poll()
+        if self._link.must_be_replaced:
+            generation = self._link.replace()
+            self._critical.abandon(generation)
+            self._bulk.abandon(generation)
+        self._critical.poll()
+        self._bulk.poll()
+
+    def keep_disk(self) -> None:
+        """Sync the spool and write down what is delivered, where it is time. The publisher's thread does this."""
+        self._critical.keep_disk()
+        self._bulk.keep_disk()
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until all is delivered or the time is over; how many messages are not.
+
+        What is in the spool from earlier runs is among them.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.poll()
+            waiting = self._critical.waiting + self._bulk.waiting
+            left_s = deadline - time.monotonic()
+            if not waiting or left_s <= 0:
+                return waiting
+            if len(self._link):
+                self._link.flush(min(_FLUSH_STEP_S, left_s))
+            else:
+                time.sleep(min(0.01, left_s))
+
+    def close(self) -> None:
+        """Keep what is not delivered in the spool, or drop it where there is none; call `flush` before."""
+        if self._is_closed:
             return
-        self._trouble(f"{error.name()} {wire.topic}", f"{wire.topic}: {error.str()}")
-        if critical and len(self._again) < _KEPT_FOR_RETRY:
-            self._again.append(wire)
-        else:
-            self._count(self._failed, wire.topic)
-
-    def _on_error(self, error: Any) -> None:
-        if error.fatal():
-            self._is_dead = True
-        self._trouble(str(error.name()), error.str())
-
-    def _new_producer(self) -> Any:
+        self._is_closed = True
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._critical.prepare_close()
+        self._bulk.prepare_close()
+        self._link.close()
+        if self._spool is None:
+            return
+        if kept := self._critical.waiting + self._bulk.waiting:
+            _LOG.warning("%d messages stay in the spool and are sent after the next start", kept)
         try:
-            return self._producer_class({**self._settings.producer_config(), "error_cb": self._on_error})
-        except (KafkaException, TypeError) as error:
-            reason = error.args[0] if error.args else error
-            text = reason.str() if hasattr(reason, "str") else str(reason)
-            raise PublisherSettingsError(f"the Kafka client refuses its settings: {text}") from None
+            self._spool.close()
+        except OSError as error:
+            _LOG.warning("spool: %s", error.strerror or error)
 
-    def _replace_producer(self) -> None:
-        # An idempotent producer that lost count of its sequence numbers never sends again.
-        with self._lock:
-            if not self._is_dead:
-                return
-            self._is_dead = False
-            old, self._producer = self._producer, self._new_producer()
-        old.purge()
-        old.poll(0)
+    def _open_spool(self, settings: PublisherSettings) -> Spool | None:
+        if settings.spool is None:
+            return None
+        try:
+            return Spool(settings.spool)
+        except SpoolUnavailableError as error:
+            self._spool_trouble = str(error)
+            _LOG.warning("no spool, records are kept in memory alone: %s", error)
+            return None
 
-    def _count(self, counter: Counter[str], topic: str) -> None:
-        with self._lock:
-            counter[topic] += 1
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.poll()
+                self.keep_disk()
+                if len(self._link):
+                    self._link.poll(_REPORT_WAIT_S)
+                else:
+                    self._stop.wait(_IDLE_WAIT_S)
+            except Exception as error:  # noqa: BLE001 - an agent that sends nothing more would be worse
+                self._link.say(f"publisher {type(error).__name__}", f"publisher: {type(error).__name__}: {error}")
+                self._stop.wait(_IDLE_WAIT_S)
 
-    def _trouble(self, kind: str, text: str) -> None:
-        with self._lock:  # brokers that are away say the same few things for hours
-            is_new = kind not in self._said
-            self._said.add(kind)
-        if is_new:
-            _LOG.warning("kafka: %s", text)
+
+def _lanes(
+    settings: PublisherSettings, link: ProducerLink, spool: Spool | None, now_ns: Callable[[], int]
+) -> tuple[MemoryLane | SpooledLane, MemoryLane | SpooledLane]:
+    """Critical and bulk."""
+    bulk_messages = max(1, settings.queue_messages - settings.reserve_messages)
+    if spool is None:
+        return (
+            MemoryLane(CRITICAL_LANE, link, None, settings.critical_wait_s, True, None, now_ns),
+            MemoryLane(BULK, link, bulk_messages, 0.0, False, None, now_ns),
+        )
+    disk = spool.settings
+    letters = DeadLetters(disk.directory / "dead-letters.jsonl", disk.dead_letter_kbytes * 1024)
+    limits = LaneLimits(
+        memory_messages=bulk_messages,
+        memory_bytes=int(settings.queue_kbytes * 1024 * _BULK_PART),
+        replay_messages=min(settings.replay_messages, bulk_messages),
+        replay_bytes=settings.replay_kbytes * 1024,
+        patience_s=settings.spool_after_s,
+        sync_every_s=disk.bulk_sync_s,
+    )
+    critical = replace(
+        limits, replay_messages=max(1, min(settings.replay_messages, settings.reserve_messages)), sync_every_s=0.0
+    )
+    return (
+        SpooledLane(CRITICAL_LANE, link, spool.critical, critical, letters, now_ns),
+        SpooledLane(BULK, link, spool.bulk, limits, letters, now_ns),
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -16,51 +15,7 @@ from schemas.base import Record
 from schemas.events import KernelEvent, NodeStatus
 from schemas.frames import GpuFrame
 from schemas.steps import CollectiveTiming
-
-
-class FakeProducer:
-    """Queues without sending; `room` is how many messages fit."""
-
-    made: ClassVar[list[FakeProducer]] = []
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        self.room = config["queue.buffering.max.messages"]
-        self.queue: list[tuple[str, dict[str, Any]]] = []
-        self.polls = 0
-        self.purged = self.closed = False
-        self.on_poll: Any = None
-        FakeProducer.made.append(self)
-
-    def __len__(self) -> int:
-        return len(self.queue)
-
-    def produce(self, topic: str, **named: Any) -> None:
-        if len(self.queue) >= self.room:
-            raise BufferError("Local: Queue full")
-        self.queue.append((topic, named))
-
-    def poll(self, timeout: float) -> int:
-        self.polls += 1
-        if self.on_poll is not None:
-            self.on_poll(timeout)
-        return 0
-
-    def flush(self, timeout: float) -> int:
-        return len(self.queue)
-
-    def purge(self) -> None:
-        self.purged = True
-        self.settle(KafkaError(KafkaError._PURGE_QUEUE))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def settle(self, error: KafkaError | None) -> None:
-        """Deliver everything, or fail it."""
-        queue, self.queue = self.queue, []
-        for topic, named in queue:
-            named["on_delivery"](error, SimpleNamespace(topic=lambda topic=topic: topic))
+from tests.fake_producer import FakeProducer
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +25,7 @@ def _fresh() -> None:
 
 def publisher(**named: Any) -> tuple[KafkaPublisher, FakeProducer]:
     settings = PublisherSettings(
-        "b:9092", queue_messages=10, reserve_messages=3, critical_wait_s=named.pop("wait_s", 0.2)
+        "b:9092", queue_messages=named.pop("room", 10), reserve_messages=3, critical_wait_s=named.pop("wait_s", 0.2)
     )
     made = KafkaPublisher(settings, producer_class=FakeProducer, **named)
     return made, FakeProducer.made[-1]
@@ -237,9 +192,7 @@ def test_the_same_trouble_is_logged_once_until_something_is_delivered(caplog: py
 
 
 def test_counts_hold_when_several_threads_publish() -> None:
-    made, producer = publisher()
-    producer.room = 10**6
-    made._bulk_limit = 10**6
+    made, producer = publisher(room=10**6)
     threads = [threading.Thread(target=lambda: [made.publish(frame(n)) for n in range(500)]) for _ in range(4)]
     for thread in threads:
         thread.start()
