@@ -1,8 +1,8 @@
 """The node agent: reads its sources once a tick, and publishes frames, events, status, and what trainers report.
 
 Guarantees: ticks fall on the node's own phase of the period, so that a fleet's frames do not come all at once; a source
-that hangs costs its own values and nobody else's; the heartbeat does not depend on any source; a stop is published and
-waits for the brokers for a bounded time. It draws no conclusions, and keeps nothing on disk.
+that hangs costs its own values and nobody else's; the heartbeat does not depend on any source; a fleet that starts at
+once spreads its connections; a stop is published and waits for the brokers for a bounded time. It draws no conclusions.
 """
 
 from __future__ import annotations
@@ -11,33 +11,37 @@ import hashlib
 import logging
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from confluent_kafka import KafkaException, Producer
 from pydantic import ValidationError
 
 from agents.clock import Clock, SystemClock
 from agents.collectors.base import Collector, Row
-from agents.collectors.dcgm_exporter import DcgmExporterCollector
-from agents.collectors.dcgmi_dmon import DcgmiDmonCollector
-from agents.collectors.kernel_log import KernelLogCollector
-from agents.collectors.nic import NicCollector
-from agents.collectors.nvml import NvmlCollector
 from agents.frame_assembly import FabricAssembly, GpuAssembly
 from agents.identity import AgentIdentity, Sequences, agent_version
 from agents.local_ranks import LocalRanks
 from agents.process_devices import ProcessDevices
 from agents.publisher import KafkaPublisher, Publisher, PublisherSettings, PublisherSettingsError
-from agents.settings import AgentSettings
-from agents.sources import Sources, Tick
+from agents.service_manager import ServiceManager
+from agents.settings import AgentSettings, SettingsError
+from agents.source_registry import SourceNameError, build_collectors
+from agents.sources import Sources, SourceState, Tick
+from agents.spool_policy import SpoolSettings
 from agents.step_join import is_due
 from agents.trainer_socket import TrainerSocket, TrainerSocketError
 from schemas.base import Record
-from schemas.events import NodeStatus
+from schemas.events import HostLoad, NodeStatus
 from schemas.frames import FabricFrame, GpuFrame
 
-__all__ = ["Agent", "build_collectors", "run_agent", "tick_wait_s"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Agent", "build_collectors", "check_settings", "connect_wait_s", "run_agent", "tick_wait_s"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Agent:
         collectors: sources, in order of precedence.
         clock: stamps and waits.
         identity: who publishes; None makes a new session of this node.
+        service_manager: is told that the agent has started, and of every tick.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Agent:
         collectors: Sequence[Collector],
         clock: Clock | None = None,
         identity: AgentIdentity | None = None,
+        service_manager: ServiceManager | None = None,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self._settings = settings
@@ -75,14 +81,19 @@ class Agent:
         self._clock = clock or SystemClock()
         self._identity = identity or AgentIdentity.of_this_run(settings.node_id or None, self._clock.time_ns())
         self._sequences = Sequences()
+        self._collectors = tuple(collectors)
         self._sources = Sources(collectors, settings.collect_deadline_s)
+        self._service_manager = service_manager or ServiceManager("")
+        self._ticked_s = time.monotonic()
+        self._said_sources = False
         self._gpus = GpuAssembly()
         self._ports = FabricAssembly()
         self._heartbeat_ns: int | None = None
         self._delivering: tuple[str, ...] = ()
+        self._host: HostLoad | None = None
         self._socket: TrainerSocket | None = None
         if settings.socket:
-            look = next((c.device_of_pid for c in collectors if isinstance(c, NvmlCollector)), None)
+            look = next((c.device_of_pid for c in collectors if hasattr(c, "device_of_pid")), None)
             ranks = LocalRanks(
                 self._identity,
                 self._sequences,
@@ -107,6 +118,7 @@ class Agent:
         self._sources.start()
         self._status("start", self._clock.time_ns(), note)
         self._heartbeat_ns = self._clock.time_ns()
+        self._service_manager.ready()
         try:
             while not self._clock.wait(stop, self._wait_s()):
                 self.tick(self._clock.time_ns())
@@ -115,15 +127,59 @@ class Agent:
 
     def tick(self, now_ns: int) -> None:
         """Read the sources and publish what they gave."""
-        if is_due(self._heartbeat_ns, now_ns, round(self._settings.heartbeat_s * 1e9)):
+        # A tick that comes a moment early must not put the heartbeat off by a whole one.
+        if is_due(self._heartbeat_ns, now_ns, round((self._settings.heartbeat_s - self._settings.tick_s / 2) * 1e9)):
             self._heartbeat_ns = now_ns
             self._status("heartbeat", now_ns)
         tick = self._sources.read(now_ns)
-        for event in tick.events:
-            self._publisher.publish(event)
+        self._publisher.publish_all((*tick.events, *tick.records))
+        self._sources.acknowledge(tick)
         self._delivering = tuple(name for name, readings in tick.readings.items() if readings is not None)
+        self._host = self._host_load(tick)
         self._publish_frames(tick, now_ns)
         self._publisher.poll()
+        self.counters["ticks"] += 1
+        self._ticked_s = time.monotonic()
+        self._service_manager.alive()
+        if not self._said_sources:
+            self._say_sources()
+
+    @property
+    def publisher(self) -> Publisher:
+        """Where the records go."""
+        return self._publisher
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """The sources, in order of precedence."""
+        return self._collectors
+
+    @property
+    def trainer_socket(self) -> TrainerSocket | None:
+        """Where trainers report; None where they cannot."""
+        return self._socket
+
+    def source_states(self) -> list[SourceState]:
+        """How each source is doing; safe to call from another thread."""
+        return self._sources.states()
+
+    def since_tick_s(self) -> float:
+        """Real time since the last tick ended, or since the agent was made; grows while the loop is stuck."""
+        return time.monotonic() - self._ticked_s
+
+    def _say_sources(self) -> None:
+        """What this node has, in one line: once all have answered, or at the first heartbeat."""
+        states = self._sources.states()
+        asked = [state.name for state in states if state.state == "asked"]
+        if asked and self.counters["ticks"] * self._settings.tick_s < self._settings.heartbeat_s:
+            return
+        self._said_sources = True
+        here = [state.name for state in states if state.state == "here"]
+        missing = [state.name for state in states if state.state == "missing"]
+        parts = [f"{len(here)} of {len(states)} sources are here: {', '.join(here) or 'none'}"]
+        parts += [f"not here: {', '.join(missing)}"] if missing else []
+        parts += [f"no answer yet: {', '.join(asked)}"] if asked else []
+        _LOG.info("node %s: %s", self._identity.node_id, "; ".join(parts))
 
     def _publish_frames(self, tick: Tick, now_ns: int) -> None:
         given = [readings for readings in tick.readings.values() if readings is not None]
@@ -149,6 +205,18 @@ class Agent:
             return
         self._publisher.publish(frame)
 
+    def _host_load(self, tick: Tick) -> HostLoad | None:
+        """The load that the next heartbeat tells; none while no source tells one."""
+        told = next((reading.host for reading in tick.readings.values() if reading and reading.host), None)
+        if told is None or (self._host is not None and self._host.observed_ns == told.get("observed_ns")):
+            return None if told is None else self._host
+        try:
+            return HostLoad(**told)
+        except ValidationError as error:
+            self.counters["bad_frame"] += 1
+            _LOG.warning("host: %s", error.errors(include_url=False, include_input=False)[0])
+            return None
+
     def _wait_s(self) -> float:
         return tick_wait_s(self._identity.node_id, self._settings.tick_s, self._clock.time_ns())
 
@@ -164,6 +232,7 @@ class Agent:
                 agent_version=agent_version(),
                 sources=self._delivering,
                 dropped_records=self._publisher.dropped,
+                host=self._host if state == "heartbeat" else None,
                 note=note[:_NOTE_CHARACTERS] if note else None,
             )
         )
@@ -189,47 +258,102 @@ def tick_wait_s(node_id: str, period_s: float, now_ns: int) -> float:
     return wait_ns / 1e9
 
 
-def build_collectors(settings: AgentSettings, identity: AgentIdentity) -> list[Collector]:
-    """The collectors that the settings name, in their order."""
-    makers: dict[str, Callable[[], Collector]] = {
-        "kernel-log": lambda: KernelLogCollector(
-            settings.kernel_log, identity, from_start=settings.kernel_log_from_start
-        ),
-        "nvml": NvmlCollector,
-        "dcgm-exporter": lambda: DcgmExporterCollector(settings.dcgm_exporter_url),
-        "dcgmi-dmon": lambda: DcgmiDmonCollector((settings.dcgmi,)),
-        "nic": lambda: NicCollector(settings.sysfs_root, settings.nic_interfaces or None),
-    }
-    return [makers[name]() for name in settings.sources]
+def connect_wait_s(node_id: str, spread_s: float) -> float:
+    """Seconds that a node waits before it first connects, the same at every start: its own share of the spread."""
+    digest = hashlib.sha256(b"connect " + node_id.encode()).digest()
+    return spread_s * int.from_bytes(digest[:8], "big") / 2**64
 
 
-def run_agent(settings: AgentSettings) -> int:
+def run_agent(settings: AgentSettings, env: Mapping[str, str] | None = None) -> int:
     """Run the agent of this node until SIGTERM or SIGINT; the exit status.
 
     Called from the main thread, because only there signals can be handled.
 
+    Args:
+        settings: what to do.
+        env: the environment, for the service manager's socket.
+
     Returns:
-        0 after a stop that was asked for; 2 if the Kafka client refuses the settings.
+        0 after a stop that was asked for; 2 if a source, the Kafka client or the metrics port refuses the settings.
     """
     clock = SystemClock()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     identity = AgentIdentity.of_this_run(settings.node_id or None, clock.time_ns())
-    wire = PublisherSettings(
+    try:
+        collectors = build_collectors(settings, identity)
+    except (SourceNameError, SettingsError) as error:
+        _LOG.error("%s", error)
+        return EXIT_UNUSABLE
+    if clock.wait(stop, connect_wait_s(identity.node_id, settings.connect_spread_s)):
+        return EXIT_STOPPED
+    try:
+        publisher = _publisher(settings, identity, clock)
+    except PublisherSettingsError as error:
+        _LOG.error("%s", error)
+        return EXIT_UNUSABLE
+    service_manager = ServiceManager((env or {}).get("NOTIFY_SOCKET", ""))
+    agent = Agent(settings, publisher, collectors, clock, identity, service_manager)
+    if settings.metrics_port:
+        from agents.metrics import AgentMetrics
+
+        try:
+            AgentMetrics(agent).serve(settings.metrics_port)
+        except OSError as error:
+            _LOG.error("metrics_port %d: %s", settings.metrics_port, error.strerror or error)
+            publisher.close()
+            return EXIT_UNUSABLE
+    agent.run(stop)
+    return EXIT_STOPPED
+
+
+def check_settings(settings: AgentSettings) -> None:
+    """Hold settings against what can be known without reading a source or reaching a broker.
+
+    Raises:
+        SourceNameError: there is no source of a name.
+        SettingsError: a source refuses a setting.
+        PublisherSettingsError: the Kafka client would refuse a property.
+    """
+    build_collectors(settings, AgentIdentity(settings.node_id or "check", "check", "check"))
+    wire = _publisher_settings(settings, "check").producer_config()
+    try:
+        Producer({**wire, "bootstrap.servers": "", "log_level": 0})  # without brokers it connects to nobody
+    except (KafkaException, TypeError) as error:
+        raise PublisherSettingsError(f"the Kafka client refuses its settings: {error}") from None
+
+
+def _publisher_settings(settings: AgentSettings, client_id: str) -> PublisherSettings:
+    return PublisherSettings(
         bootstrap_servers=settings.bootstrap_servers,
-        client_id=identity.node_id,
+        client_id=client_id,
         queue_messages=settings.queue_messages,
         queue_kbytes=settings.queue_kbytes,
         reserve_messages=settings.queue_messages // 10,
         linger_ms=settings.linger_ms,
         properties=settings.kafka,
+        spool=_spool_settings(settings),
+        spool_after_s=settings.spool_after_s,
     )
+
+
+def _spool_settings(settings: AgentSettings) -> SpoolSettings | None:
+    if settings.spool_dir == "auto":
+        directory = Path(settings.state_dir, "spool") if settings.state_dir else None
+    else:
+        directory = Path(settings.spool_dir) if settings.spool_dir else None
+    if directory is None:
+        return None
+    return SpoolSettings(
+        directory,
+        settings.spool_critical_kbytes,
+        settings.spool_bulk_kbytes,
+        settings.spool_sync_s,
+        settings.dead_letter_kbytes,
+    )
+
+
+def _publisher(settings: AgentSettings, identity: AgentIdentity, clock: Clock) -> KafkaPublisher:
     stamp = (lambda: clock.time_ns() // 1_000_000) if settings.stamp_arrival else None
-    try:
-        publisher = KafkaPublisher(wire, stamp)
-    except PublisherSettingsError as error:
-        _LOG.error("%s", error)
-        return EXIT_UNUSABLE
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    Agent(settings, publisher, build_collectors(settings, identity), clock, identity).run(stop)
-    return EXIT_STOPPED
+    return KafkaPublisher(_publisher_settings(settings, identity.node_id), stamp)

@@ -147,7 +147,10 @@ def _config_drift(admin: AdminClient, wanted: Mapping[str, dict[str, str]]) -> l
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
     drift = []
     for resource, future in admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
-        actual = future.result(timeout=_TIMEOUT_S)
+        try:
+            actual = future.result(timeout=_TIMEOUT_S)
+        except TimeoutError:
+            raise TopicSetupError(f"{resource.name}: the broker does not tell its settings") from None
         for name, value in wanted[resource.name].items():
             if name in actual and actual[name].value != value:
                 drift.append(TopicDrift(resource.name, f"{name} is {actual[name].value}, the table says {value}"))

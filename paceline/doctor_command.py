@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import orjson
+import typer
 
-__all__ = ["Check", "doctor_command"]
+from paceline.doctor_check import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from agents.settings import AgentSettings
+
+__all__ = ["Check", "doctor_command", "tell"]
+
+_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. `needed` tells what fails without it from what is only left out."""
+def doctor_command(bootstrap_servers: str | None, as_json: bool, config: Path | None = None) -> int:
+    """Look, say, and return 1 when something needed is missing, 2 when the settings do not hold.
 
-    name: str
-    ok: bool
-    needed: bool
-    note: str
+    Args:
+        bootstrap_servers: brokers to look at; None takes the agent's, where its settings are given.
+        as_json: print NDJSON.
+        config: the agent's TOML file; with it, what the agent needs counts as needed here.
+    """
+    from agents.settings import SettingsError, load
+
+    try:
+        settings = load(config, {"bootstrap_servers": bootstrap_servers}, os.environ)
+    except SettingsError as error:
+        typer.echo(f"paceline: {error}", err=True)
+        return 2
+    checks = [*_python(), *_broker_tools(), *_node(settings, is_node=config is not None)]
+    if bootstrap_servers or config is not None:
+        checks += _brokers(settings)
+    return tell(checks, as_json)
 
 
-def doctor_command(bootstrap_servers: str | None, as_json: bool) -> int:
-    """Look, say, and return 1 when something needed is missing."""
-    checks = [*_python(), *_broker_tools(), *_sources(), *(_brokers(bootstrap_servers) if bootstrap_servers else ())]
+def tell(checks: Iterable[Check], as_json: bool) -> int:
+    """Print checks, as lines or as NDJSON, and return 1 when something needed is missing."""
+    checks = list(checks)
     for check in checks:
         if as_json:
             sys.stdout.buffer.write(orjson.dumps(asdict(check)) + b"\n")
@@ -59,24 +83,42 @@ def _broker_tools() -> list[Check]:
     return [Check("local Apache Kafka", not missing, False, note)]
 
 
-def _sources() -> list[Check]:
-    from agents.agent import build_collectors
-    from agents.identity import AgentIdentity
-    from agents.settings import load
+def _node(settings: AgentSettings, is_node: bool) -> list[Check]:
+    from paceline.doctor_node import capability_checks, clock_check, place_checks, source_checks
 
-    checks = []
-    for collector in build_collectors(load(None, {}, {}), AgentIdentity("doctor", "doctor", "doctor")):
-        reason = collector.is_supported()
-        checks.append(Check(f"source {collector.name}", reason is None, False, reason or "can be read here"))
-    return checks
+    return [
+        *source_checks(settings),
+        *place_checks(settings, needed=is_node),
+        *capability_checks(),
+        clock_check(),
+    ]
 
 
-def _brokers(bootstrap_servers: str) -> list[Check]:
-    from deploy.topics import TopicSetupError, check_topics
+def _brokers(settings: AgentSettings) -> list[Check]:
+    """Whether the brokers answer with the agent's properties, and whether their topics agree with the table."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
 
     try:
-        drift = check_topics(bootstrap_servers)
+        client = AdminClient({"log_level": 0, **settings.kafka, "bootstrap.servers": settings.bootstrap_servers})
+        count = len(client.list_topics(timeout=_TIMEOUT_S).brokers)
+    except KafkaException as error:
+        note = f"{settings.bootstrap_servers}: {error.args[0].str()}; look at the address, its port and `[agent.kafka]`"
+        return [Check("brokers", False, True, note)]
+    answered = Check("brokers", True, True, f"{count} answer at {settings.bootstrap_servers}")
+    return [answered, _topics(settings)]
+
+
+def _topics(settings: AgentSettings) -> Check:
+    from deploy.topics import TopicSetupError, check_topics
+
+    if settings.kafka.get("security.protocol", "plaintext").lower() != "plaintext":
+        return Check("topics", True, False, "not compared: `paceline topics` has no encrypted connection yet")
+    try:
+        drift = check_topics(settings.bootstrap_servers)
     except TopicSetupError as error:
-        return [Check("brokers", False, True, str(error))]
-    note = "; ".join(f"{d.topic} {d.what}" for d in drift[:5]) or "topics agree with the table"
-    return [Check("topics", not drift, True, note)]
+        return Check("topics", False, True, str(error))
+    shown = "; ".join(f"{d.topic} {d.what}" for d in drift[:5])
+    more = f"; and {len(drift) - 5} more" if len(drift) > 5 else ""
+    note = f"{shown}{more}: run `paceline topics apply`" if drift else "topics agree with the table"
+    return Check("topics", not drift, True, note)

@@ -21,7 +21,7 @@ import psutil
 __all__ = ["Section", "Table", "count", "figure", "options", "publish", "ratio"]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-_ORDER = ("pure_path", "faust_path", "peers", "latency", "urgent_lane")
+_ORDER = ("pure_path", "faust_path", "peers", "latency", "urgent_lane", "agent_overhead")
 _VERSIONED = ("faust-streaming", "aiokafka", "confluent-kafka", "pydantic", "orjson", "numpy")
 _HEAD = """# Benchmarks
 
@@ -67,6 +67,7 @@ class Section:
         method: how it was measured, in a few sentences.
         tables: the figures.
         notes: what has to be known to read them, one point each.
+        script: its file, where that is not `bench_` and the name.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Section:
     method: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
+    script: str = ""
 
 
 def options(description: str) -> argparse.Namespace:
@@ -125,7 +127,8 @@ def _markdown(section: Section, asked: argparse.Namespace, load_before: float) -
     parts += [table.markdown() for table in section.tables]
     if section.notes:
         parts.append("\n".join(f"- {note}" for note in section.notes))
-    command = f"`.venv/bin/python tests/bench/bench_{section.name}.py{' --quick' if asked.quick else ''}`"
+    script = section.script or f"bench_{section.name}.py"
+    command = f"`.venv/bin/python tests/bench/{script}{' --quick' if asked.quick else ''}`"
     parts.append(f"{command}, {datetime.now(UTC):%Y-%m-%d}. {_machine(load_before)}")
     return "\n\n".join(parts)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
+import urllib.request
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,7 @@ from paceline_trainer import StepReporter
 from schemas.codec import decode, schema_name
 from schemas.events import KernelEvent, NodeStatus
 from schemas.fleet import Job, RankPlacement
-from schemas.frames import GpuFrame
+from schemas.frames import FabricFrame, GpuFrame
 from schemas.steps import RankProgress, StepTiming
 from schemas.topics import TOPICS
 
@@ -101,6 +104,7 @@ def test_what_a_node_measures_is_what_a_consumer_reads(kafka: Any, topics: None,
         node_id=node_id,
         sources=("kernel-log", "dcgm-exporter"),
         kernel_log=str(tmp_path / "kmsg"),
+        state_dir=str(tmp_path / "state"),
         dcgm_exporter_url=(tmp_path / "metrics").as_uri(),
         socket=str(tmp_path / "t.sock"),
         tick_s=0.2,
@@ -182,6 +186,85 @@ def test_records_of_one_node_and_job_keep_their_partition(kafka: Any, topics: No
     found = of([record for _, _, record in read(kafka.bootstrap_servers)], NodeStatus)
     for node in nodes:
         assert [record.seq for record in found if record.node_id == node] == [0, 1, 2]
+
+
+def test_a_node_without_a_gpu_says_what_it_found_and_publishes_what_it_can(
+    kafka: Any, topics: None, tmp_path: Path, start_paceline: Any
+) -> None:
+    node_id = f"node-{uuid.uuid4().hex[:8]}"
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for name, value in {"state": "4: ACTIVE", "link_layer": "InfiniBand", "counters/port_rcv_data": "1000"}.items():
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(f"{value}\n")
+    (tmp_path / "kmsg").write_text("4,77,5000000,-;NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n")
+    config = tmp_path / "agent.toml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        metrics_port = probe.getsockname()[1]
+    config.write_text(
+        f"""[agent]
+bootstrap_servers = "{kafka.bootstrap_servers}"
+node_id = "{node_id}"
+disable = ["nvml", "flight-recorder-dumps"]
+connect_spread_s = 0
+heartbeat_s = 1
+metrics_port = {metrics_port}
+kernel_log = "{tmp_path}/kmsg"
+sysfs_root = "{tmp_path}/sys"
+dcgm_exporter_url = "http://127.0.0.1:9/metrics"
+state_dir = "{tmp_path}/state"
+socket = "{tmp_path}/t.sock"
+stamp_arrival = {str(not kafka.is_real).lower()}
+"""
+    )
+    agent = start_paceline("agent", "--config", str(config))
+    said = agent.read_until(f"node {node_id}: ")
+    assert "source nic: here" in said
+    assert "source dcgm-exporter: not here: http://127.0.0.1:9/metrics cannot be fetched" in said
+    time.sleep(3)
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/healthz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    assert 'paceline_agent_source_up{source="nic"} 1.0' in page
+    agent.process.terminate()
+    assert agent.process.wait(30) == 0
+
+    records = [record for _, _, record in read(kafka.bootstrap_servers) if node_id in _names(record)]
+    assert of(records, GpuFrame) == []
+    frames = of(records, FabricFrame)
+    assert len(frames) >= 2
+    assert frames[0].device == ("mlx5_0",)
+    (event,) = of(records, KernelEvent)
+    assert event.code == 79
+    states = sorted(of(records, NodeStatus), key=lambda status: status.seq)
+    assert [states[0].state, states[-1].state] == ["start", "stop"]
+    assert {"kernel-log", "nic", "host"} <= set(states[-1].sources)
+    assert any(status.host is not None and status.host.cpu_count for status in states)
+
+
+def test_the_doctor_reaches_the_brokers_of_the_agent_s_settings(
+    kafka: Any, topics: None, tmp_path: Path, run_paceline: Any
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f"""[agent]
+bootstrap_servers = "{kafka.bootstrap_servers}"
+socket = "{tmp_path}/t.sock"
+state_dir = "{tmp_path}/state"
+"""
+    )
+    done = run_paceline("doctor", "--json", "--config", str(config))
+    found = {check["name"]: check for check in map(json.loads, done.stdout.splitlines())}
+    assert found["brokers"]["ok"], found["brokers"]
+    assert found["spool"]["ok"]
+    assert found["trainers' socket"]["ok"]
+    # Only what an agent publishes to was made here.
+    assert not found["topics"]["ok"]
+    assert done.returncode == 1
+    if kafka.has_admin:
+        assert "is missing" in found["topics"]["note"]
+        assert "paceline topics apply" in found["topics"]["note"]
 
 
 def _wait(hang: threading.Event) -> Any:

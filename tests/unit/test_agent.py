@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.agent import Agent, build_collectors, tick_wait_s
+from agents.agent import Agent, connect_wait_s, tick_wait_s
 from agents.collectors.base import CollectorError, Readings
 from agents.identity import AgentIdentity, Sequences, read_boot_id
 from agents.process_devices import ProcessDevices
-from agents.settings import SOURCE_NAMES, AgentSettings
+from agents.service_manager import ServiceManager
+from agents.settings import AgentSettings
+from agents.source_registry import known_sources
 from agents.testing import FakeClock, RecordingPublisher, ScriptedCollector
 from schemas.events import KernelEvent, NodeStatus
 from schemas.frames import FabricFrame, GpuFrame
@@ -187,7 +190,7 @@ def test_a_reading_that_no_frame_can_carry_costs_that_frame_alone() -> None:
     publisher, agent = run(1, ScriptedCollector("nvml", [bad]), ScriptedCollector("nic", [Readings(ports=(port,))]))
     assert publisher.of(GpuFrame) == []
     assert len(publisher.of(FabricFrame)) == 1
-    assert agent.counters == {"bad_frame": 1}
+    assert agent.counters["bad_frame"] == 1
 
 
 def test_a_socket_that_cannot_be_made_is_said_at_the_start_and_costs_nothing_else(tmp_path: Path) -> None:
@@ -248,11 +251,171 @@ def test_a_hung_driver_does_not_hold_up_who_asks_for_a_process() -> None:
     assert _eventually(lambda: answers(7) == {"uuid": "GPU-7"})
 
 
-def test_every_named_source_has_a_collector() -> None:
-    settings = AgentSettings(sources=SOURCE_NAMES)
-    collectors = build_collectors(settings, IDENTITY)
-    assert tuple(collector.name for collector in collectors) == SOURCE_NAMES
-    assert all(reason is None or "\n" not in reason for reason in (c.is_supported() for c in collectors))
+def test_every_source_has_a_collector_that_says_in_one_line_whether_it_is_here() -> None:
+    settings = AgentSettings(state_dir="")
+    for source in known_sources():
+        collector = source.collector_class.from_settings(settings, IDENTITY)
+        assert collector.name == source.name
+        reason = collector.is_supported()
+        assert reason is None or "\n" not in reason
+
+
+def test_a_source_that_hangs_does_not_keep_the_heartbeat() -> None:
+    hang = threading.Event()
+
+    def hanging() -> Readings:
+        hang.wait(20)
+        return Readings()
+
+    hung = [ScriptedCollector(f"hung-{n}", [hanging]) for n in range(3)]
+    publisher, agent = run(11, *hung, settings=AgentSettings(socket="", collect_deadline_s=0.05))
+    hang.set()
+    assert [status.state for status in publisher.of(NodeStatus)] == ["start", "heartbeat", "heartbeat", "stop"]
+    assert {state.late for state in agent.source_states()} == {11}
+
+
+def test_a_tick_that_comes_a_moment_early_does_not_put_the_heartbeat_off() -> None:
+    agent = Agent(SETTINGS, publisher := RecordingPublisher(), [], FakeClock(), IDENTITY)
+    early_ns = 3_000_000
+    for tick in range(1, 601):
+        agent.tick(tick * 10**9 - early_ns * (tick % 2))
+    heartbeats = [status.event_time_ns for status in publisher.of(NodeStatus)]
+    assert len(heartbeats) == 120
+    assert max(b - a for a, b in pairwise(heartbeats)) < 5.1e9
+
+
+def test_a_source_that_never_says_whether_it_is_here_is_late_and_delays_nobody() -> None:
+    hang = threading.Event()
+
+    class Hanging(ScriptedCollector):
+        def is_supported(self) -> str | None:
+            hang.wait(20)
+            return None
+
+    settings = AgentSettings(socket="", collect_deadline_s=0.05)
+    publisher, agent = run(3, Hanging("nvml", []), ScriptedCollector("nic", [gpus(power_w=1.0)]), settings=settings)
+    hang.set()
+    assert len(publisher.of(GpuFrame)) == 3
+    assert [(state.name, state.state) for state in agent.source_states()] == [("nvml", "asked"), ("nic", "here")]
+
+
+def test_a_missing_source_wakes_nobody_until_it_is_looked_for_again() -> None:
+    class Missing(ScriptedCollector):
+        asked = 0
+
+        def is_supported(self) -> str | None:
+            self.asked += 1
+            return "no such card: buy one"
+
+    source = Missing("nvml", [])
+    _, agent = run(59, source)
+    assert source.asked == 1
+    (state,) = agent.source_states()
+    assert (state.state, state.reason, state.failed, state.late) == ("missing", "no such card: buy one", 0, 0)
+
+
+def test_a_source_that_fails_when_asked_whether_it_is_here_is_missing_for_that_reason() -> None:
+    class Broken(ScriptedCollector):
+        def is_supported(self) -> str | None:
+            raise OSError("the bus is on fire")
+
+    _, agent = run(2, Broken("nvml", []))
+    assert agent._sources.missing == {"nvml": "OSError: the bus is on fire"}
+
+
+def test_finished_records_of_a_source_are_published_as_they_are_also_when_they_come_late() -> None:
+    release = threading.Event()
+    frame = FabricFrame(
+        view="switch",
+        switch_id="leaf-1",
+        agent_session="s",
+        seq=0,
+        event_time_ns=1,
+        device=(None,),
+        port=("Ethernet0",),
+    )
+
+    def slow() -> Readings:
+        release.wait(20)
+        return Readings(records=(frame,))
+
+    publisher = RecordingPublisher()
+    source = ScriptedCollector("sonic", [slow, Readings(records=(frame,))])
+    agent = Agent(AgentSettings(socket="", collect_deadline_s=0.1), publisher, [source], FakeClock(), IDENTITY)
+    agent._sources.start()
+    agent.tick(1)
+    assert publisher.of(FabricFrame) == []
+    release.set()
+    assert _eventually(lambda: not agent._sources._sources[0].is_busy)
+    agent.tick(2)
+    agent._sources.stop()
+    assert publisher.of(FabricFrame) == [frame, frame]
+
+
+def test_a_place_is_kept_at_once_with_events_and_else_now_and_then_and_at_the_stop() -> None:
+    kept: list[object] = []
+
+    class Keeping(ScriptedCollector):
+        def acknowledge(self, cursor: object) -> None:
+            kept.append(cursor)
+
+    readings = [Readings(cursor=0), Readings(cursor=1), Readings(events=(event(1),), cursor=2), Readings(cursor=3)]
+    agent = Agent(SETTINGS, RecordingPublisher(), [Keeping("kernel-log", readings)], FakeClock(), IDENTITY)
+    agent._sources.start()
+    for tick in range(4):
+        agent.tick(tick + 1)
+        assert _eventually(lambda: 2 in kept) if tick == 2 else True
+    agent._sources.stop()
+    assert _eventually(lambda: kept == [0, 2, 3]), kept
+
+
+def test_a_heartbeat_tells_the_load_of_the_host() -> None:
+    load = {"observed_ns": 5, "cpu_count": 8, "load_1min": 0.5}
+    publisher, agent = run(6, ScriptedCollector("host", [Readings(host=load)]))
+    start, heartbeat, *_ = publisher.of(NodeStatus)
+    assert start.host is None
+    assert heartbeat.host is not None
+    assert (heartbeat.host.cpu_count, heartbeat.host.load_1min) == (8, 0.5)
+    assert agent.counters["bad_frame"] == 0
+
+
+def test_a_load_that_no_heartbeat_can_carry_costs_itself_alone() -> None:
+    publisher, agent = run(6, ScriptedCollector("host", [Readings(host={"observed_ns": 5, "cpu_busy_ratio": 7})]))
+    assert [status.host for status in publisher.of(NodeStatus)] == [None, None, None]
+    assert agent.counters["bad_frame"] == 6
+
+
+def test_the_log_has_a_line_for_each_source_and_one_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    run(3, ScriptedCollector("nvml", [], "NVML finds no GPU"), ScriptedCollector("nic", [gpus(power_w=1.0)]))
+    lines = [record.getMessage() for record in caplog.records if "source" in record.getMessage()]
+    assert sorted(lines[:2]) == ["source nic: here", "source nvml: not here: NVML finds no GPU"]
+    assert lines[2:] == ["node node-1: 1 of 2 sources are here: nic; not here: nvml"]
+
+
+def test_a_fleet_that_starts_at_once_connects_over_the_whole_spread() -> None:
+    waits = sorted(connect_wait_s(f"node-{n}", 5.0) for n in range(1000))
+    assert waits == sorted(connect_wait_s(f"node-{n}", 5.0) for n in range(1000))
+    assert 0 <= waits[0] < 0.1
+    assert 4.9 < waits[-1] < 5.0
+    assert max(b - a for a, b in pairwise(waits)) < 0.1
+    assert connect_wait_s("node-1", 0.0) == 0.0
+
+
+@pytest.mark.parametrize("form", ["path", "abstract"])
+def test_a_service_manager_hears_of_the_start_and_of_every_tick(tmp_path: Path, form: str) -> None:
+    address = str(tmp_path / "notify") if form == "path" else f"@paceline-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address.replace("@", "\0"))
+        manager.settimeout(5)
+        agent = Agent(SETTINGS, RecordingPublisher(), [], Stopping(2), IDENTITY, ServiceManager(address))
+        agent.run(threading.Event())
+        assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+
+
+def test_a_service_manager_that_is_gone_costs_nothing(tmp_path: Path) -> None:
+    ServiceManager(str(tmp_path / "none")).alive()
+    ServiceManager("").ready()
 
 
 def test_sigterm_ends_an_agent_that_cannot_reach_its_brokers(tmp_path: Path) -> None:
@@ -260,8 +423,8 @@ def test_sigterm_ends_an_agent_that_cannot_reach_its_brokers(tmp_path: Path) -> 
         "import logging, sys; logging.basicConfig(level='ERROR')\n"
         "from agents.agent import run_agent\n"
         "from agents.settings import load\n"
-        "sys.exit(run_agent(load(None, {'bootstrap_servers': '127.0.0.1:9', 'drain_s': 0.5,"
-        " 'socket': sys.argv[1], 'sources': ['kernel-log'], 'kernel_log': sys.argv[2]})))"
+        "sys.exit(run_agent(load(None, {'bootstrap_servers': '127.0.0.1:9', 'drain_s': 0.5, 'connect_spread_s': 0,"
+        " 'socket': sys.argv[1], 'sources': ['kernel-log'], 'kernel_log': sys.argv[2], 'state_dir': ''})))"
     )
     log = tmp_path / "kern.log"
     log.write_text("[ 1.0] NVRM: Xid (PCI:0000:1a:00): 79, gone\n")
@@ -285,3 +448,21 @@ def _eventually(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
             return True
         time.sleep(0.01)
     return condition()
+
+
+def test_sigterm_ends_an_agent_that_still_waits_to_connect(tmp_path: Path) -> None:
+    code = (
+        "import sys; from agents.agent import run_agent; from agents.settings import load\n"
+        "print('up', flush=True)\n"
+        "sys.exit(run_agent(load(None, {'node_id': 'node-1', 'connect_spread_s': 3600, 'sources': []})))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 OURS = {"schemas", "agents", "streams", "deploy", "paceline", "paceline_trainer"}
-PURE = ("streams/core", "streams/detectors", "streams/engines", "streams/decisions", "streams/replay.py")
+PURE = (
+    "streams/core",
+    "streams/detectors",
+    "streams/engines",
+    "streams/decisions",
+    "streams/replay.py",
+    "streams/recorded_journal.py",
+    "streams/journal_replay.py",
+)
 NOT_PURE = {
     "faust",
     "aiokafka",
