@@ -70,7 +70,9 @@ class _Rank:
     @property
     def is_certain(self) -> bool:
         said = self.registration.device
-        return said is not None and said.source != "visible_devices"
+        # An instance of a GPU is no device of the frames: who computes on it is looked up by pid, which gives the GPU.
+        is_instance = said is not None and said.uuid is not None and said.uuid.startswith("MIG-")
+        return said is not None and said.source != "visible_devices" and not is_instance
 
     @property
     def device(self) -> Device | None:
@@ -134,6 +136,11 @@ class LocalRanks:
         self._attempts: dict[tuple[str, int], _Attempt] = {}
         self._place: dict[int, tuple[tuple[str, int], int]] = {}  # by connection: attempt and rank
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether any job has, or lately had, ranks here."""
+        return bool(self._attempts)
+
     def on_message(self, peer: Peer, said: TrainerMessage, now_ns: int) -> list[Record]:
         """Fold one message in; the records that it completed.
 
@@ -161,7 +168,8 @@ class LocalRanks:
             if said.last_step is not None:
                 rank.last_step = said.last_step
             return []
-        assert isinstance(said, End)
+        if not isinstance(said, End):
+            raise RefusedError("not_a_trainers")
         attempt.ended = attempt.ended or number == min(attempt.ranks)
         return []
 
@@ -209,6 +217,32 @@ class LocalRanks:
             for rank in attempt.ranks.values():
                 if rank.connected:
                     yield rank.registration, rank.peer
+
+    def status(self, uid: int | None = None) -> list[dict[str, Any]]:
+        """What every rank said of itself last, plain data; those that are gone too, until their attempt is forgotten.
+
+        Args:
+            uid: only the ranks of this user; None for all.
+        """
+        return [
+            {
+                "job_id": attempt.job_id,
+                "epoch": attempt.epoch,
+                "rank": number,
+                "world_size": rank.registration.world_size,
+                "pid": rank.peer.pid,
+                "uid": rank.peer.uid,
+                "connected": rank.connected,
+                "ended": attempt.ended,
+                "last_step": rank.last_step,
+                "device": rank.device.model_dump(exclude_none=True) if rank.device is not None else None,
+                "torch_version": rank.registration.torch_version,
+                "nccl_env": rank.registration.nccl_env,
+            }
+            for attempt in self._attempts.values()
+            for number, rank in sorted(attempt.ranks.items())
+            if uid is None or rank.peer.uid == uid
+        ]
 
     def _register(self, peer: Peer, said: Register, now_ns: int) -> None:
         key = (said.job_id, said.epoch)

@@ -23,6 +23,7 @@ __all__ = [
     "InvalidMessageError",
     "Progress",
     "Register",
+    "StatusRequest",
     "StepReport",
     "TrainerMessage",
     "parse_message",
@@ -36,6 +37,8 @@ _DurationUs = Annotated[int, Field(ge=0, lt=2**53)]
 _TimeNs = Annotated[int, Field(ge=0, lt=2**63)]
 _Rank = Annotated[int, Field(ge=0, lt=1_000_000)]
 _Word = Annotated[str, Field(min_length=1, max_length=64)]
+_Variable = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Z][A-Z0-9_]*$")]
+_VariableValue = Annotated[str, Field(max_length=256)]
 
 _JOB_FACTS = frozenset(
     {
@@ -99,7 +102,8 @@ class Register(_Message):
     model: Model | None = None
     layout: Layout | None = None
     job: dict[str, Any] = Field(default_factory=dict)
-    nccl_env: dict[str, str] = Field(default_factory=dict, max_length=64)
+    nccl_env: dict[_Variable, _VariableValue] = Field(default_factory=dict, max_length=64)
+    torch_version: _Word | None = None
     refused_parts: tuple[str, ...] = ()
 
     @model_validator(mode="before")
@@ -174,7 +178,14 @@ class End(_Message):
     event_time_ns: _TimeNs | None = None
 
 
-TrainerMessage = Register | StepReport | Progress | End
+class StatusRequest(_Message):
+    """Not a trainer's: somebody asks what the agent knows of the ranks here. It is answered, and the connection ends."""
+
+    v: Literal[1]
+    type: Literal["status"]
+
+
+TrainerMessage = Register | StepReport | Progress | End | StatusRequest
 
 _ADAPTER: TypeAdapter[TrainerMessage] = TypeAdapter(Annotated[TrainerMessage, Field(discriminator="type")])
 

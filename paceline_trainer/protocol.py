@@ -3,11 +3,13 @@ r"""What the hook says to the agent: one JSON object a line over a Unix stream s
 One connection speaks for one rank of one attempt of one job. Every message has `v` (the version, 1) and `type`:
 
 - `register`, first on every connection, again after a reconnect and when more becomes known:
-  `job_id`, `epoch` (attempt, from 0), `rank`, `world_size`, `event_time_ns`, `pid` (as the trainer sees it), and where
-  known `local_rank`, `local_world_size`, `stage`, `role`, `model` and `layout` (objects), `job` (further facts:
-  workload, precision, recompute, tokens_per_step, ...), `nccl_env` (the `TORCH_NCCL_*` variables) and `device`:
-  `{"uuid": "GPU-...", "pci_bus_id": "0000:1a:00", "source": "cuda" | "visible_devices" | "given"}`. A device is
-  named by UUID or PCI address, never by index; without one the agent looks for the process in the driver.
+  `job_id`, `epoch` (attempt, from 0), `rank`, `world_size`, `event_time_ns`, `pid` (as the trainer sees it; the agent
+  turns away a pid that the kernel says is another process's), and where known `local_rank`, `local_world_size`,
+  `stage`, `role`, `model` and `layout` (objects), `job` (further facts: workload, precision, recompute,
+  tokens_per_step, ...), `nccl_env` (the variables `TORCH_NCCL_*`, `TORCH_FR_*`, `NCCL_*`, `TORCH_DISTRIBUTED_DEBUG`),
+  `torch_version` and `device`: `{"uuid": "GPU-...", "pci_bus_id": "0000:1a:00", "source": "cuda" | "visible_devices" |
+  "given"}`. A device is named by UUID or PCI address, never by index; without one the agent looks for the process in
+  the driver.
 - `step`, when a step has ended: `step`, `phase`, `event_time_ns`, `step_us`, and what was measured of `own_us`,
   `compute_us`, `forward_us`, `backward_us`, `optimizer_us`, `host_us`, `data_us`, `wait_us`, `tokens`,
   `sum_squared_lengths`, `collectives` (objects of `group`, `instance`, `op`, `duration_us`).
@@ -15,7 +17,8 @@ One connection speaks for one rank of one attempt of one job. Every message has 
 - `end`: the loop is done. A connection that closes without it died.
 
 Durations are integer microseconds, times integer nanoseconds since the epoch. Readers ignore fields that they do not
-know; a line is at most `MAX_LINE_BYTES` long. The agent never answers.
+know; a line is at most `MAX_LINE_BYTES` long. The agent never answers a trainer. Who is none may ask with a line of
+type `status` what the ranks here said last, and gets one line of JSON back.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ from typing import Any, TypeVar
 
 from paceline_trainer import protocol
 from paceline_trainer.device import current_device
+from paceline_trainer.environment import collective_environment, torch_version
 from paceline_trainer.link import AgentLink
-from paceline_trainer.stopwatch import Stopwatch
+from paceline_trainer.stopwatch import StepWatch, Stopwatch
 
-__all__ = ["StepReporter"]
+__all__ = ["StepReporter", "harmless"]
 
 _LOG = logging.getLogger("paceline_trainer")
 
@@ -34,15 +35,12 @@ _PROGRESS_PAUSE_NS = 200_000_000
 _DEVICE_TRIES = 20
 """Steps during which a device that is still unknown is looked for again; CUDA may start with the first of them."""
 
-_NCCL_VARIABLES = 64
-_NCCL_VALUE_CHARACTERS = 256
-
 _Item = TypeVar("_Item")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _harmless(method: _Method) -> _Method:
-    """Keep every error of a reporter's method from the training loop."""
+def harmless(method: _Method) -> _Method:
+    """Keep every error of a reporter's method from the training loop; such a call gives None."""
 
     @functools.wraps(method)
     def guarded(self: StepReporter, *args: Any, **named: Any) -> Any:
@@ -133,7 +131,7 @@ class StepReporter:
         self._device: dict[str, str] | None = None
         self._device_tries = 0
         self._step: dict[str, Any] = {}
-        self._stopwatch = Stopwatch(time.perf_counter_ns)
+        self._stopwatch: StepWatch = Stopwatch(time.perf_counter_ns)
         try:
             self._local_rank = self._number(local_rank, "LOCAL_RANK")
             self._device = (
@@ -148,14 +146,15 @@ class StepReporter:
                 "world_size": self._number(world_size, "WORLD_SIZE") or 1,
                 "local_rank": self._local_rank,
                 "local_world_size": self._number(None, "LOCAL_WORLD_SIZE"),
-                "pid": os.getpid(),
+                "pid": None if self._environ.get("PACELINE_REPORT_PID") == "0" else os.getpid(),
                 "event_time_ns": time.time_ns(),
                 "stage": stage,
                 "role": role,
                 "model": dict(model) if model else None,
                 "layout": dict(layout) if layout else None,
                 "job": {**(facts or {}), "workload": workload, "tokens_per_step": tokens_per_step},
-                "nccl_env": _nccl_environment(self._environ),
+                "nccl_env": collective_environment(self._environ),
+                "torch_version": torch_version(),
             }
             path = socket_path or self._environ.get("PACELINE_SOCKET") or protocol.DEFAULT_SOCKET
             self._link = AgentLink(path, queue_limit, self._trouble)
@@ -177,7 +176,7 @@ class StepReporter:
 
     def step(
         self,
-        step: int,
+        step: int | None = None,
         *,
         tokens: int | None = None,
         phase: str | None = None,
@@ -186,7 +185,7 @@ class StepReporter:
         """A `with` block around one optimizer step; left by an exception, the step is not reported.
 
         Args:
-            step: its number, the same on all ranks.
+            step: its number, the same on all ranks; None counts on from the last one, from 0.
             tokens: tokens that this rank worked on.
             phase: what the step is if not plain training: `warmup`, `checkpoint`, `evaluation` or `compile`.
             sum_squared_lengths: over the rank's sequences, where lengths vary.
@@ -194,7 +193,7 @@ class StepReporter:
 
         def leave(failed: bool) -> None:
             if failed:
-                self._stopwatch.forget()
+                self.forget_step()
             else:
                 self.end_step()
 
@@ -202,20 +201,22 @@ class StepReporter:
             lambda: self.begin_step(step, tokens=tokens, phase=phase, sum_squared_lengths=sum_squared_lengths), leave
         )
 
-    @_harmless
+    @harmless
     def begin_step(
         self,
-        step: int,
+        step: int | None = None,
         *,
         tokens: int | None = None,
         phase: str | None = None,
         sum_squared_lengths: int | None = None,
     ) -> None:
         """Begin a step without a `with` block; phases since the last step's end (loading data) belong to it."""
+        if step is None:
+            step = 0 if self._last_step is None else self._last_step + 1
         self._step = {"step": step, "phase": phase, "tokens": tokens, "sum_squared_lengths": sum_squared_lengths}
         self._stopwatch.begin()
 
-    @_harmless
+    @harmless
     def end_step(self, *, tokens: int | None = None) -> None:
         """End the step that was begun and report it; without one nothing happens."""
         measured = self._stopwatch.end()
@@ -235,29 +236,64 @@ class StepReporter:
             "sum_squared_lengths": _whole(self._step["sum_squared_lengths"]),
         }
         self._look_for_device()
-        self._send("step", {**about, **measured})
+        self._report(about, measured)
+
+    @harmless
+    def forget_step(self) -> None:
+        """Drop the step in hand and all that was measured for it."""
+        self._stopwatch.forget()
 
     def phase(self, name: str) -> _Scope:
         """A `with` block that times a part: data, forward, backward, optimizer, compute, host or wait.
 
         A part inside another is taken out of the outer one, so that parts add up to no more than the step.
         """
-        return _Scope(lambda: self._stopwatch.enter(name), lambda _failed: self._leave_phase())
+        return _Scope(lambda: self.enter_phase(name), lambda _failed: self.leave_phase())
+
+    @harmless
+    def enter_phase(self, name: str) -> None:
+        """Begin a part without a `with` block."""
+        self._stopwatch.enter(name)
+
+    @harmless
+    def leave_phase(self) -> None:
+        """End the part that was entered last."""
+        self._stopwatch.leave()
+
+    def data(self) -> _Scope:
+        """`phase("data")`: the wait for the next batch."""
+        return self.phase("data")
+
+    def forward(self) -> _Scope:
+        """`phase("forward")`."""
+        return self.phase("forward")
+
+    def backward(self) -> _Scope:
+        """`phase("backward")`."""
+        return self.phase("backward")
+
+    def optimizer(self) -> _Scope:
+        """`phase("optimizer")`."""
+        return self.phase("optimizer")
+
+    def wait(self) -> _Scope:
+        """`phase("wait")`: a collective that the loop waits for."""
+        return self.phase("wait")
 
     def batches(self, loader: Iterable[_Item]) -> Iterator[_Item]:
         """The items of a loader, with the wait for each one timed as `data` of the step that follows."""
         iterator = iter(loader)
         while True:
-            self._stopwatch.enter("data")
+            self.enter_phase("data")
             try:
                 item = next(iterator)
             except StopIteration:
                 return
             finally:
-                self._leave_phase()
+                self.leave_phase()
             yield item
 
-    @_harmless
+    @harmless
     def record(self, name: str, duration_s: float) -> None:
         """Add seconds that were measured elsewhere, as with CUDA events, to a part of the current step.
 
@@ -265,7 +301,7 @@ class StepReporter:
         """
         self._stopwatch.add(name, duration_s)
 
-    @_harmless
+    @harmless
     def collective(
         self,
         group: str,
@@ -287,7 +323,7 @@ class StepReporter:
         """
         self._stopwatch.add_collective(group, duration_s, instance, op, overlapped)
 
-    @_harmless
+    @harmless
     def progress(
         self,
         group: str,
@@ -303,7 +339,7 @@ class StepReporter:
             self._progress_at_ns = now_ns
             self._send("progress", {"last_step": self._last_step, "groups": self._groups})
 
-    @_harmless
+    @harmless
     def close(self) -> None:
         """Say that the loop is done, and let go of the socket. A loop that dies does not call this."""
         link, self._link = self._link, None
@@ -322,10 +358,6 @@ class StepReporter:
         text = self._environ.get(variable) if given is None else given
         return None if text in (None, "") else int(text)
 
-    @_harmless
-    def _leave_phase(self) -> None:
-        self._stopwatch.leave()
-
     def _look_for_device(self) -> None:
         certain = self._device is not None and self._device["source"] != "visible_devices"
         if certain or self._device_tries >= _DEVICE_TRIES:
@@ -339,6 +371,9 @@ class StepReporter:
     def _register(self) -> None:
         if self._link is not None:
             self._link.register(protocol.encode("register", {**self._about, "device": self._device}))
+
+    def _report(self, about: dict[str, Any], measured: Any) -> None:
+        self._send("step", {**about, **measured})
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
         if self._link is not None:
@@ -363,8 +398,3 @@ def _whole(count: Any) -> int | None:
 
 def _device_field(name: str) -> str:
     return "uuid" if name.startswith(("GPU-", "MIG-")) else "pci_bus_id"
-
-
-def _nccl_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    names = sorted(name for name in environ if name.startswith("TORCH_NCCL_"))[:_NCCL_VARIABLES]
-    return {name: environ[name][:_NCCL_VALUE_CHARACTERS] for name in names}

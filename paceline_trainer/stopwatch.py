@@ -8,15 +8,49 @@ no clock but the one it is given and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-__all__ = ["PARTS", "Stopwatch"]
+if TYPE_CHECKING:
+    _Communicator = tuple[str, tuple[int | str, ...] | None, str | None]
+    """Group, instance and operation."""
+
+__all__ = ["PARTS", "StepWatch", "Stopwatch"]
 
 _COMPUTE = ("forward", "backward", "optimizer", "compute")
 _REPORTED = ("forward", "backward", "optimizer", "host", "data", "wait")
 
 PARTS = (*_COMPUTE, "host", "data", "wait")
 """Parts of a step."""
+
+_COLLECTIVES = 64
+"""Entries that one message may hold; of more the longest are told."""
+
+
+class StepWatch(Protocol):
+    """What a reporter needs of a stopwatch; `end` gives what was measured in a form of the stopwatch's own, or None."""
+
+    def begin(self) -> None:
+        """Start a step."""
+
+    def forget(self) -> None:
+        """Drop the step in hand."""
+
+    def end(self) -> Any:
+        """End the step; None if none was begun."""
+
+    def enter(self, part: str) -> None:
+        """Start timing a part."""
+
+    def leave(self) -> None:
+        """End the part that was entered last."""
+
+    def add(self, part: str, duration_s: float) -> None:
+        """Add seconds to a part."""
+
+    def add_collective(
+        self, group: str, duration_s: float, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool
+    ) -> None:
+        """Add seconds in a communicator."""
 
 
 class _Measured:
@@ -27,7 +61,7 @@ class _Measured:
     def __init__(self) -> None:
         self.before_ns = 0
         self.parts_ns: dict[str, int] = {}
-        self.collectives_ns: dict[tuple[str, tuple[int | str, ...] | None, str | None], int] = {}
+        self.collectives_ns: dict[_Communicator, int] = {}
         self.open_parts: list[list[Any]] = []  # name, start, nanoseconds that belong to inner parts
 
 
@@ -77,7 +111,7 @@ class Stopwatch:
         fields.update({f"{name}_us": parts_ns[name] // 1000 for name in _REPORTED if name in parts_ns})
         collectives = [
             {"group": group, "instance": instance, "op": op, "duration_us": duration_ns // 1000}
-            for (group, instance, op), duration_ns in measured.collectives_ns.items()
+            for (group, instance, op), duration_ns in _longest(measured.collectives_ns)
         ]
         return {**fields, "collectives": collectives} if collectives else fields
 
@@ -134,6 +168,15 @@ class Stopwatch:
     def _add(self, part: str, duration_ns: int) -> None:
         parts_ns = self._measured.parts_ns
         parts_ns[part] = parts_ns.get(part, 0) + duration_ns
+
+
+def _longest(durations_ns: dict[_Communicator, int]) -> list[tuple[_Communicator, int]]:
+    """The entries in the order in which they came, the longest if there are too many."""
+    entries = list(durations_ns.items())
+    if len(entries) <= _COLLECTIVES:
+        return entries
+    least_ns = sorted(durations_ns.values(), reverse=True)[_COLLECTIVES - 1]
+    return [entry for entry in entries if entry[1] >= least_ns][:_COLLECTIVES]
 
 
 def _nanoseconds(duration_s: float) -> int:

@@ -17,9 +17,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from agents.importers.op_trace import EPOCH_NS, ImportFailedError
-from agents.importers.step_log_file import LoggedStep, Report, Row, StepLog, WallClock
+from agents.importers.step_lines import LoggedStep, Report, WallClock, rank_in_name
+from agents.importers.step_log_file import StepLog
+from agents.importers.step_timing import rank_rows, step_timing
 from schemas.fleet import Job
-from schemas.steps import StepTiming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "step_log_records"]
 
-_ROWS_AT_MOST: Final = 4096
-"""Ranks of one record: eight columns of so many stay far below what a message may hold."""
 _TOKEN_SPREAD: Final = 0.03
 """By how much tokens per step may vary over a log and still be one number: printed rates are rounded to 3 digits."""
 
@@ -110,8 +109,19 @@ def _in_order(read: list[StepLog], described: Job, placements: list[RankPlacemen
         if not isinstance(item, LoggedStep):
             yield at_ns, item
             continue
-        for rows in _chunks(item):
-            yield at_ns, _timing(described, node_ids[index], sequence[index], item, rows)
+        for rows in rank_rows(item):
+            yield (
+                at_ns,
+                step_timing(
+                    item,
+                    rows,
+                    job_id=described.job_id,
+                    first_epoch=described.epoch,
+                    node_id=node_ids[index],
+                    agent_session="import",
+                    sequence=sequence[index],
+                ),
+            )
             sequence[index] += 1
 
 
@@ -119,7 +129,7 @@ def _name_reporters(read: list[StepLog], job: Job | None) -> None:
     """Decide whose the lines are that name no rank."""
     world_size = job.world_size if job is not None else None
     taken = {rank for log in read for rank in log.named_ranks | log.timer_ranks}
-    in_name = [log.rank_in_name(world_size) for log in read]
+    in_name = [rank_in_name(log.path.name, world_size) for log in read]
     taken |= {rank for rank in in_name if rank is not None}
     free = 0
     for log, rank in zip(read, in_name, strict=True):
@@ -165,51 +175,3 @@ def _stem(path: Path) -> str:
 def _printable(name: str) -> str:
     """A file name without the lone surrogates that stand for bytes which are not UTF-8."""
     return name.encode("utf-8", "replace").decode()
-
-
-def _chunks(step: LoggedStep) -> Iterator[list[tuple[int, Row]]]:
-    rows = sorted((rank, row) for rank, row in step.rows.items() if rank is not None)
-    for first in range(0, len(rows), _ROWS_AT_MOST):
-        yield rows[first : first + _ROWS_AT_MOST]
-
-
-def _timing(job: Job, node_id: str, sequence: int, step: LoggedStep, rows: list[tuple[int, Row]]) -> StepTiming:
-    parts = [_parts(row.timers) for _, row in rows]
-
-    def column(name: str) -> tuple[int | None, ...] | None:
-        values = tuple(part.get(name) for part in parts)
-        return values if any(value is not None for value in values) else None
-
-    return StepTiming(
-        job_id=job.job_id,
-        epoch=job.epoch + step.epoch,
-        node_id=node_id,
-        agent_session="import",
-        seq=sequence,
-        event_time_ns=step.event_ns,
-        step=step.step,
-        rank=tuple(rank for rank, _ in rows),
-        step_us=tuple(row.step_us for _, row in rows),
-        compute_us=column("compute"),
-        forward_us=column("forward"),
-        backward_us=column("backward"),
-        optimizer_us=column("optimizer"),
-        data_us=column("data"),
-        wait_us=column("wait"),
-    )
-
-
-def _parts(timers: dict[str, int]) -> dict[str, int]:
-    """A rank's timers as columns that do not overlap."""
-    parts: dict[str, int] = {name: timers[name] for name in ("forward", "backward", "optimizer") if name in timers}
-    if "data" in timers and timers["data"] <= parts.get("forward", 0):
-        parts["data"] = timers["data"]
-        parts["forward"] -= timers["data"]
-    if "forward" in parts and "backward" in parts:
-        parts["compute"] = parts["forward"] + parts["backward"]
-    # `all-grads-sync` encloses the gradient timers of its parts.
-    prefix = ("wait:",) if "sync" in timers else ("wait:", "part:")
-    waits = [time_us for name, time_us in timers.items() if name == "sync" or name.startswith(prefix)]
-    if waits:
-        parts["wait"] = sum(waits)
-    return parts

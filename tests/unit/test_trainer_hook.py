@@ -25,6 +25,7 @@ from agents.trainer_messages import Register, StepReport, parse_message
 from agents.trainer_socket import TrainerSocket
 from paceline_trainer import StepReporter
 from paceline_trainer.device import current_device
+from paceline_trainer.environment import collective_environment
 from paceline_trainer.link import AgentLink
 from paceline_trainer.stopwatch import Stopwatch
 from schemas.fleet import Job, RankPlacement
@@ -419,6 +420,77 @@ def test_every_message_holds_for_the_agents_models(path: Path) -> None:
     assert isinstance(said[1], StepReport)
     assert said[1].collectives[0].instance == ("dp", 0)
     assert [message.type for message in said[2:]] == ["progress", "end"]
+    listener.close()
+
+
+def test_steps_count_on_from_the_last_one_where_no_number_is_given(path: Path) -> None:
+    listener = Listener(path)
+    hook = reporter(path)
+    for number in (None, None, 7, None):
+        with hook.step(number), hook.data(), hook.forward(), hook.backward(), hook.optimizer(), hook.wait():
+            pass
+    said = lines_of(listener.accept(), 5)
+    assert [message["step"] for message in said[1:]] == [0, 1, 7, 8]
+    assert {"data_us", "forward_us", "backward_us", "optimizer_us", "wait_us"} <= said[1].keys()
+    listener.close()
+
+
+def test_a_step_that_was_given_up_is_not_reported(path: Path) -> None:
+    listener = Listener(path)
+    hook = reporter(path)
+    hook.begin_step()
+    hook.enter_phase("forward")
+    hook.forget_step()
+    hook.leave_phase()
+    hook.end_step()
+    with hook.step():
+        pass
+    (_, step) = lines_of(listener.accept(), 2)
+    assert (step["step"], "forward_us" in step) == (0, False)
+    listener.close()
+
+
+def test_of_too_many_communicators_the_longest_are_told(path: Path) -> None:
+    listener = Listener(path)
+    hook = reporter(path)
+    with hook.step():
+        for number in range(100):
+            hook.collective(f"group-{number}", number / 1000, overlapped=True)
+    said = lines_of(listener.accept(), 2)[1]
+    assert isinstance(parse_message(json.dumps(said).encode()), StepReport)
+    assert [collective["group"] for collective in said["collectives"]] == [f"group-{n}" for n in range(36, 100)]
+    listener.close()
+
+
+def test_only_what_sets_up_collectives_is_read_of_the_environment() -> None:
+    environ = {f"NCCL_{number:03d}": "x" * 300 for number in range(100)}
+    environ |= {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_FR_BUFFER_SIZE": "9", "AWS_SECRET": "x", "MY_NCCL_DEBUG": "x"}
+    found = collective_environment(environ)
+    assert list(found)[:3] == ["TORCH_NCCL_BLOCKING_WAIT", "TORCH_FR_BUFFER_SIZE", "NCCL_000"]
+    assert len(found) == 64
+    assert max(map(len, found.values())) == 256
+    assert not {"AWS_SECRET", "MY_NCCL_DEBUG"} & found.keys()
+
+
+def test_the_torch_version_is_told_where_the_program_has_torch(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    listener = Listener(path)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.8.0+cu128"))
+    hook = reporter(path)
+    (said,) = lines_of(listener.accept(), 1)
+    assert said["torch_version"] == "2.8.0+cu128"
+    assert isinstance(parse_message(json.dumps(said).encode()), Register)
+    hook.close()
+    listener.close()
+
+
+@pytest.mark.parametrize(("environ", "expected"), [({}, os.getpid()), ({"PACELINE_REPORT_PID": "0"}, None)])
+def test_the_pid_is_left_out_where_it_means_nothing_outside(
+    path: Path, environ: dict[str, str], expected: int | None
+) -> None:
+    listener = Listener(path)
+    reporter(path, environ=environ)
+    (said,) = lines_of(listener.accept(), 1)
+    assert said.get("pid") == expected
     listener.close()
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from agents.clock import SystemClock
 from agents.identity import AgentIdentity, Sequences
 from agents.local_ranks import LocalRanks, Peer, RefusedError
+from agents.peer_credentials import claims_its_own_pid
 from agents.testing import RecordingPublisher
 from agents.trainer_messages import MAX_LINE_BYTES, InvalidMessageError, parse_message
 from agents.trainer_socket import TrainerSocket, TrainerSocketError
@@ -422,10 +423,44 @@ def eventually(condition: Callable[[], Any]) -> bool:
 def test_the_kernel_says_who_is_at_the_other_end(tmp_path: Path) -> None:
     path = tmp_path / "t.sock"
     with served(path) as (made, _), connect(path) as trainer:
-        trainer.sendall(line("register", **register(pid=1)))  # a pid of its own telling is not believed
+        trainer.sendall(line("register", **register(pid=os.getpid())))
         assert eventually(lambda: list(made._ranks.registrations()))
         ((_, peer),) = made._ranks.registrations()
         assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
+
+
+def test_a_rank_that_calls_itself_by_anothers_pid_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path) as (made, _), connect(path) as trainer:
+        trainer.sendall(line("register", **register(pid=1)) + line("step", step=1, event_time_ns=1, step_us=1))
+        assert eventually(lambda: made.counters["unregistered"] == 1)
+        assert made.counters["pid_of_another"] == 1
+        assert list(made._ranks.registrations()) == []
+
+
+@pytest.mark.parametrize(
+    ("pid", "claimed", "expected"),
+    [
+        (812, 812, True),
+        (812, 7, True),  # what it is called in its container
+        (812, 8, False),
+        (812, 81, False),
+        (0, 7, None),  # in a namespace beside ours
+        (999, 7, None),  # it has ended
+    ],
+)
+def test_a_process_may_call_itself_by_its_pid_in_any_of_its_namespaces(
+    tmp_path: Path, pid: int, claimed: int, expected: bool | None
+) -> None:
+    (tmp_path / "812").mkdir()
+    (tmp_path / "812" / "status").write_text("Name:\tpython3\nTgid:\t812\nNSpid:\t812\t7\nThreads:\t1\n")
+    assert claims_its_own_pid(pid, claimed, tmp_path) is expected
+
+
+def test_a_kernel_that_lists_no_namespaces_is_no_witness(tmp_path: Path) -> None:
+    (tmp_path / "812").mkdir()
+    (tmp_path / "812" / "status").write_text("Name:\tpython3\n")
+    assert claims_its_own_pid(812, 7, tmp_path) is None
 
 
 def test_a_user_outside_the_allow_list_is_turned_away(tmp_path: Path) -> None:
@@ -473,6 +508,147 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
             assert third.recv(1) == b""
         for connection in kept:
             connection.close()
+
+
+def test_one_user_cannot_take_all_connections(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path, most_of_user=2) as (made, _):
+        kept = [connect(path) for _ in range(2)]
+        assert eventually(lambda: made.counters["connections"] == 2)
+        with connect(path) as third:
+            assert third.recv(1) == b""
+        assert made.counters["too_many_connections_of_user"] == 1
+        kept.pop().close()
+        assert eventually(lambda: made.connected == 1)
+        with connect(path):
+            assert eventually(lambda: made.counters["connections"] == 3)
+        kept.pop().close()
+
+
+def test_who_never_registers_is_hung_up_on_and_a_rank_that_is_quiet_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path, register_within_s=0.2) as (made, _), connect(path) as rank, connect(path) as idle:
+        rank.sendall(line("register", **register()))
+        assert idle.recv(1) == b""
+        assert made.counters["silent"] == 1
+        time.sleep(1.2)
+        assert made.connected == 1
+
+
+def test_bytes_a_second_are_limited(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path, bytes_per_s=100_000) as (made, _), connect(path) as flood:
+        flood.sendall((b"x" * 50_000 + b"\n") * 40)
+        assert eventually(lambda: made.counters["too_many_messages"] > 30)
+        assert made.counters["bad_message"] <= 4  # two seconds may begin meanwhile
+
+
+def hostile_lines() -> list[bytes]:
+    deep = b'{"v":1,"type":"register","job":' + b'{"a":' * 20_000 + b"1" + b"}" * 20_001
+    many = {f"NCCL_{number}": "1" for number in range(65)}
+    return [
+        deep[:60_000],
+        deep[:31] + b"[" * 30_000 + b"]" * 30_000 + b"}",
+        line("register", **register(nccl_env=many)).strip(),
+        line("register", **register(nccl_env={"NCCL_DEBUG": "x" * 300})).strip(),
+        line("register", **register(nccl_env={"LD_PRELOAD\n": "x"})).strip(),
+        line("register", **register(rank=10**7)).strip(),
+        line("register", **register(job_id="x" * 254)).strip(),
+        line("step", step=2**53, event_time_ns=1, step_us=1).strip(),
+        line("step", step=1, event_time_ns=1, step_us=1, collectives=[{"group": "g", "duration_us": 1}] * 65).strip(),
+        line("progress", groups={str(n): [1, 1, 1] for n in range(65)}).strip(),
+        b'{"v":1,"type":"end","event_time_ns":' + b"9" * 5000 + b"}",
+        b'{"v":1e400,"type":"end"}',
+        '{"v":1,"type":"\ud800"}'.encode("utf-8", "surrogatepass"),
+        b"\x00" * 100,
+    ]
+
+
+def test_hostile_lines_are_refused_and_the_next_ones_are_heard(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    bad = hostile_lines()
+    with served(path) as (made, publisher), connect(path) as hostile, connect(path) as good:
+        hostile.sendall(line("register", **register(1, local_world_size=1)) + b"\n".join(bad) + b"\n")
+        hostile.sendall(line("step", step=5, event_time_ns=1, step_us=1))
+        good.sendall(line("register", **register(job_id="other", local_world_size=1)))
+        good.sendall(line("step", step=1, event_time_ns=1, step_us=1))
+        assert publisher.wait_for(
+            lambda p: {t.job_id for t in p.records if isinstance(t, StepTiming)} == {"job-1", "other"}
+        )
+        assert eventually(lambda: made.counters["bad_message"] == len(bad))
+        assert made.counters["internal_error"] == 0
+
+
+def test_a_trainer_that_vanishes_in_mid_message_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path) as (made, _):
+        for _ in range(20):
+            with connect(path) as trainer:
+                trainer.sendall(line("register", **register())[:-20])
+        assert eventually(lambda: made.connected == 0 and made.counters["connections"] == 20)
+        assert list(made._ranks.registrations()) == []
+
+
+# --- The status ---------------------------------------------------------------------------------------------------
+
+
+def ask(path: Path, before: bytes = b"") -> dict[str, Any]:
+    with connect(path) as asker:
+        asker.sendall(before + line("status"))
+        text = b""
+        while chunk := asker.recv(65536):
+            text += chunk
+    assert text.count(b"\n") == 1
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_the_status_holds_what_every_rank_said_last(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path) as (made, _), connect(path) as trainer:
+        trainer.sendall(line("register", **register(3, nccl_env={"NCCL_DEBUG": "INFO"}, torch_version="2.8.0")))
+        trainer.sendall(line("register", **register(3, nccl_env={"NCCL_DEBUG": "WARN"}, torch_version="2.8.0")))
+        trainer.sendall(line("step", step=41, event_time_ns=1, step_us=1))
+        assert eventually(lambda: made.counters["messages"] == 3)
+        (rank,) = ask(path)["ranks"]
+    assert (rank["job_id"], rank["rank"], rank["last_step"], rank["connected"]) == ("job-1", 3, 41, True)
+    assert (rank["nccl_env"], rank["torch_version"]) == ({"NCCL_DEBUG": "WARN"}, "2.8.0")
+    assert (rank["pid"], rank["uid"]) == (os.getpid(), os.getuid())
+
+
+def test_who_asks_is_told_of_the_ranks_of_the_same_user_alone() -> None:
+    node = Node()
+    node.join(0, uid=1000)
+    node.join(0, uid=1001, job_id="job-2")
+    assert [rank["job_id"] for rank in node.ranks.status(1001)] == ["job-2"]
+    assert [rank["job_id"] for rank in node.ranks.status()] == ["job-1", "job-2"]
+    with pytest.raises(RefusedError, match="not_a_trainers"):
+        node.say(node.join(1, uid=1000), said("status"))
+
+
+def test_what_is_said_behind_a_question_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path) as (made, _), connect(path) as asker:
+        asker.sendall(line("status") + line("register", **register()))
+        assert json.loads(asker.makefile().readline())["ranks"] == []
+        assert made.counters["messages"] == 0
+
+
+def test_who_asks_and_does_not_read_is_hung_up_on(tmp_path: Path) -> None:
+    path = tmp_path / "t.sock"
+    with served(path, register_within_s=0.2) as (made, _), connect(path) as asker:
+        for number in range(60):  # an answer far above what the socket takes at once
+            for rank in range(20):
+                env = {f"NCCL_{n}": "x" * 100 for n in range(20)}
+                made._ranks.on_message(
+                    Peer(next(CONNECTIONS), 0, os.getuid()),
+                    said("register", **register(rank, job_id=f"job-{number}", world_size=64, nccl_env=env)),
+                    T0,
+                )
+        asker.sendall(line("status"))
+        assert eventually(lambda: made.counters["silent"] == 1)
+        assert made.connected == 0
+        assert ask(path)["left_out"] == 0
 
 
 def test_a_message_in_pieces_is_one_message(tmp_path: Path) -> None:
