@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 __all__ = [
     "Column",
     "DeviceKey",
     "EventTimeNs",
     "Identifier",
+    "Int64",
     "Record",
     "check_columns",
     "deterministic_id",
@@ -30,6 +31,9 @@ EventTimeNs = Annotated[int, Field(ge=0, lt=2**63)]
 
 DeviceKey = Annotated[str, Field(min_length=1, max_length=96)]
 """A GPU UUID (`GPU-...`, `MIG-...`) or a PCI address (`dddd:bb:dd`)."""
+
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63), WithJsonSchema({"type": "integer"})]
+"""An integer that is kept in an array of 64-bit integers; the exported schema leaves the bound out."""
 
 Column = tuple[int | None, ...] | None
 """One integer per subject of a frame; a null entry is unknown, a null column was not carried by the source."""

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import DeviceKey, EventTimeNs, Identifier, Record, check_columns
+from schemas.base import DeviceKey, EventTimeNs, Identifier, Int64, Record, check_columns
 
 __all__ = ["Job", "Layout", "Model", "Node", "Policy", "RankPlacement", "RulePolicy"]
 
@@ -88,11 +88,11 @@ class RankPlacement(Record):
     effective_from_ns: EventTimeNs
     epoch: int = Field(default=0, ge=0)
     node_id: Identifier
-    rank: tuple[int, ...] = Field(min_length=1)
+    rank: tuple[Int64, ...] = Field(min_length=1)
     gpu_uuid: tuple[DeviceKey | None, ...]
     pci_bus_id: tuple[DeviceKey | None, ...] | None = None
     sku: tuple[str | None, ...] | None = None
-    stage: tuple[int, ...] | None = None
+    stage: tuple[Int64, ...] | None = None
     role: tuple[str, ...] | None = None
 
     @model_validator(mode="after")

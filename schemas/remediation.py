@@ -138,13 +138,19 @@ class Approval(Record):
 
 
 class Decision(Record):
-    """One entry of the decisions journal: what was taken, in which order, and what followed."""
+    """One entry of the decisions journal: what was taken, in which order, and what followed.
+
+    `source` is the place of what was taken, else of the record that made the entry. `sequence` counts the entries of one
+    partition of findings from 0; after a restart numbers come again, mostly with the same bytes. `reference_taken` stands before the
+    first record that was judged by other reference records than the one before it: `detail` says, by `topic/partition`,
+    how many of those had been read.
+    """
 
     record: Literal["decision"] = "decision"
     site_id: Identifier
     sequence: int = Field(ge=0)
     event_time_ns: EventTimeNs
-    action: Literal["finding_taken", "mark_left_out", "incident", "command", "suppressed"]
+    action: Literal["finding_taken", "mark_left_out", "reference_taken", "incident", "command", "suppressed"]
     lane: Literal["urgent", "settled"] | None = None
     subject_id: str
     source: Evidence | None = None

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Column, EventTimeNs, Identifier, Record, check_columns
+from schemas.base import Column, EventTimeNs, Identifier, Int64, Record, check_columns
 
 __all__ = ["CollectiveDigest", "CollectiveTiming", "RankProgress", "StepTiming"]
 
@@ -43,7 +43,7 @@ class StepTiming(Record):
     step: int = Field(ge=0)
     phase: Phase = "train"
 
-    rank: tuple[int, ...] = Field(min_length=1)
+    rank: tuple[Int64, ...] = Field(min_length=1)
     step_us: tuple[int | None, ...]
     own_us: Column = None
     compute_us: Column = None
@@ -89,7 +89,7 @@ class RankProgress(Record):
     agent_session: Identifier
     seq: int = Field(ge=0)
     event_time_ns: EventTimeNs
-    rank: tuple[int, ...]
+    rank: tuple[Int64, ...]
     last_step: tuple[int | None, ...]
     groups: dict[str, tuple[tuple[int | None, int | None, int | None], ...]] = Field(default_factory=dict)
     """By group: (last enqueued, last started, last completed) per local rank."""
@@ -101,7 +101,13 @@ class RankProgress(Record):
 
 
 class CollectiveDigest(Record):
-    """What a rank's flight-recorder dump says, in at most 16 kB; the dump stays on its node."""
+    """What a rank's flight-recorder dump says, in at most 16 kB; the dump stays on its node.
+
+    `groups` has a table per process group: `desc`, `ranks` (runs `[first, step, count]` of global ranks), `ordinal`,
+    `enqueued`, `started`, `completed`, `seen`, `is_p2p`, `pending` and `peers`. `pending` and `completed` have one per
+    operation: `group` (index into `groups`), `op`, `seq`, `order`, `is_p2p`, `p2p_seq`, `src`, `dst`, `input_sizes`,
+    `dtypes`, `overtaken`. What is not known is left out.
+    """
 
     record: Literal["collective_digest"] = "collective_digest"
     job_id: Identifier
@@ -117,3 +123,7 @@ class CollectiveDigest(Record):
     groups: tuple[dict[str, Any], ...] = ()
     pending: tuple[dict[str, Any], ...] = ()
     completed: tuple[dict[str, Any], ...] = ()
+    entry_count: int | None = Field(default=None, ge=0)
+    """Entries of the dump, the ring's length at most."""
+    pending_total: int | None = Field(default=None, ge=0)
+    """Pending operations of the dump; `pending` holds fewer where there was no room."""

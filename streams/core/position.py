@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas.base import Record
-from schemas.findings import Evidence
+from schemas.findings import Evidence, ProgressMark
 
-__all__ = ["MAX_AHEAD_NS", "Position", "ahead_of_append_ns", "event_time_of"]
+__all__ = ["MAX_AHEAD_NS", "Position", "ahead_of_append_ns", "event_time_of", "reached_ns"]
 
 MAX_AHEAD_NS = 60_000_000_000
 """A record further ahead of its append time than this is refused: it would run the watermark away."""
+
+_CLOCKS_AGREE_NS = 2_000_000_000
+"""A clock that is further ahead is skewed: the limit of the rule `clock_skew`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class Position:
 
 
 def event_time_of(record: Record) -> int | None:
-    """A record's event time in nanoseconds; None for records that have none."""
-    at_ns = getattr(record, "event_time_ns", None)
+    """A record's event time in nanoseconds, of a mark the time that it promises; None for records that have none."""
+    at_ns = record.mark_ns if isinstance(record, ProgressMark) else getattr(record, "event_time_ns", None)
     return at_ns if isinstance(at_ns, int) else None
 
 
@@ -39,3 +42,14 @@ def ahead_of_append_ns(record: Record, position: Position) -> int:
     if at_ns is None or position.append_ms <= 0:
         return 0
     return at_ns - position.append_ms * 1_000_000
+
+
+def reached_ns(event_time_ns: int, position: Position) -> int:
+    """How far a record says that its source has come, for the time of a partition.
+
+    Nothing happens after its arrival: of a clock that is ahead by more than 2 s the append time counts. Else one such node
+    would make all others of its partition look a minute late. A function of the record alone.
+    """
+    if position.append_ms > 0 and event_time_ns - position.append_ms * 1_000_000 > _CLOCKS_AGREE_NS:
+        return position.append_ms * 1_000_000
+    return event_time_ns

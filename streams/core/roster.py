@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from schemas.base import Record
+    from schemas.findings import Evidence
 
 T = TypeVar("T")
 
 __all__ = ["JobRoster", "Roster", "Seat"]
+
+_MOST_RANKS = 4_194_304
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,17 @@ class JobRoster:
     def members(self) -> frozenset[int]:
         """Ranks that are expected to report, as far as they are known by number."""
         if self._members is None:
-            all_report = self.job is not None and self.job.reporting_ranks is None
+            # Beyond any fleet the size is a slip of the pen, and to count it out would be the end of the process.
+            all_report = (
+                self.job is not None and self.job.reporting_ranks is None and self.job.world_size <= _MOST_RANKS
+            )
             self._members = frozenset(range(self.job.world_size)) if self.job and all_report else frozenset(self.seats)
         return self._members
+
+    @property
+    def placed_ns(self) -> int:
+        """Time from which the latest of its placements holds; -1 without any."""
+        return max((placement.effective_from_ns for placement in self.placements.values()), default=-1)
 
     def stage_of(self, rank: int) -> int | None:
         """Pipeline stage of a rank by the layout, or None when the layout does not fill the world."""
@@ -118,10 +129,21 @@ class Roster:
         self.policy: Policy | None = None
         self.version = 0
         """Counts changes, so that readers know when to rebuild what they derived."""
+        self.taken_up_to: dict[str, int] = {}
+        """By `topic/partition`, one past the offset of the last record that changed something, where it was told.
+
+        What is known follows from these alone: of one key the records come in the order of their partition, and in which
+        order partitions are read makes no difference.
+        """
         self._by_device: dict[str, dict[str, tuple[str, int, int]]] | None = None
 
-    def take(self, record: Record) -> bool:
-        """Take a reference record; false when it changes nothing (a repeat, or older than what is known)."""
+    def take(self, record: Record, place: Evidence | None = None) -> bool:
+        """Take a reference record; false when it changes nothing (a repeat, or older than what is known).
+
+        Args:
+            record: of a family of reference records; others change nothing.
+            place: where it stands in its topic, if that is known.
+        """
         if isinstance(record, Job):
             roster = self.jobs.setdefault((record.job_id, record.epoch), JobRoster())
             if roster.job is not None and record.version <= roster.job.version:
@@ -148,6 +170,8 @@ class Roster:
             return False
         self._by_device = None
         self.version += 1
+        if place is not None:
+            self.taken_up_to[f"{place.topic}/{place.partition}"] = place.offset + 1
         return True
 
     def job(self, job_id: str, epoch: int) -> JobRoster:
@@ -170,7 +194,10 @@ class Roster:
         """(job id, epoch, rank) that runs on a device of a node, or None."""
         if self._by_device is None:
             self._by_device = {}
-            for (job_id, epoch), roster in sorted(self.jobs.items(), key=lambda item: item[0][1]):
+            # The later epoch, and of equal ones the job that was placed last, whatever was read first.
+            for (job_id, epoch), roster in sorted(
+                self.jobs.items(), key=lambda item: (item[0][1], item[1].placed_ns, item[0])
+            ):
                 for seat in roster.seats.values():
                     devices = self._by_device.setdefault(seat.node_id, {})
                     for name in (seat.gpu_uuid, seat.pci_bus_id):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from streams.core.collectives import Collective, collectives_of, fill_wait, instances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from schemas.steps import StepTiming
 
-__all__ = ["ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances", "shortest_us"]
+__all__ = ["ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances"]
 
 _COLUMNS = (
     "step_us",
@@ -45,23 +47,17 @@ class StepJoinConfig:
         lateness_ns: how much later than a record with a later event time a record may arrive.
         deadline_steps: a step with missing ranks closes this many median step times after its last report (but not
             before the lateness bound). 3 follows the practice of step-time watchers to call 3 steps a stall.
+        idle_ns: a report that is further behind the partition's time is of a clock that is behind, or very late: its step has
+            waited since it came, not since it says.
         open_steps: at most this many steps of one job are open; the oldest closes when there are more.
         remembered_steps: closed steps whose ranks are remembered, to tell repeats from late records.
     """
 
     lateness_ns: int = 10_000_000_000
     deadline_steps: float = 3.0
+    idle_ns: int = 60_000_000_000
     open_steps: int = 256
     remembered_steps: int = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """Time in one kind of communicator, per rank of the step: NaN where a rank is in none or did not say."""
-
-    group: str
-    instance: NDArray[np.int64]
-    duration_us: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +99,9 @@ class _Open:
     timings: list[StepTiming] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     latest_ns: int = 0
+    """Event time of the last report."""
+    waits_ns: int = 0
+    """Since when it waits, in the partition's time: mostly since the last report."""
     first_offset: int = 2**63
 
 
@@ -124,6 +123,8 @@ class StepJoin:
     def __init__(self, config: StepJoinConfig | None = None) -> None:
         self._config = config or StepJoinConfig()
         self._open: dict[int, _Open] = {}
+        self._waits: dict[int, int] = {}
+        """Since when steps wait whose records come again."""
         self._last_closed: int | None = None
         self._recent: deque[_Closed] = deque(maxlen=self._config.remembered_steps)
         self._step_times_us: deque[int] = deque(maxlen=33)
@@ -131,30 +132,40 @@ class StepJoin:
 
     @property
     def oldest_open_ns(self) -> int | None:
-        """Event time of the oldest open step's last report."""
+        """Time of the oldest open step's last report."""
         if not self._open:
             return None
-        return min(state.latest_ns for state in self._open.values())
+        return min(state.waits_ns for state in self._open.values())
 
-    def add(self, timing: StepTiming, offset: int = 0) -> bool:
+    def add(self, timing: StepTiming, offset: int = 0, at_ns: int | None = None, time_ns: int = 0) -> bool:
         """Take one node's share of a step; false when the step is closed and the record is late.
 
         Repeats (all ranks already in) are counted and dropped.
+
+        Args:
+            timing: the share.
+            offset: its place.
+            at_ns: its event time where that is not the record's own, because its clock is ahead of its arrival.
+            time_ns: event time of the partition; 0 for a share that comes again after a restart.
         """
+        at_ns = timing.event_time_ns if at_ns is None else at_ns
         ranks = set(timing.rank)
         if self._last_closed is not None and timing.step <= self._last_closed:
             if any(closed.step == timing.step and closed.had(ranks) for closed in self._recent):
                 self.repeats += 1
                 return True
             return False
-        state = self._open.setdefault(timing.step, _Open())
+        state = self._open.get(timing.step)
+        if state is None:
+            state = self._open[timing.step] = _Open(waits_ns=self._waits.pop(timing.step, 0))
         state.first_offset = min(state.first_offset, offset)
         if ranks <= state.ranks:
             self.repeats += 1
             return True
         state.timings.append(timing)
         state.ranks |= ranks
-        state.latest_ns = max(state.latest_ns, timing.event_time_ns)
+        state.latest_ns = max(state.latest_ns, at_ns)
+        state.waits_ns = max(state.waits_ns, time_ns if time_ns - at_ns > self._config.idle_ns else at_ns)
         return True
 
     def close(
@@ -174,7 +185,7 @@ class StepJoin:
             state = self._open[step]
             complete = expected is not None and len(state.ranks) >= expected
             follows = self._last_closed is not None and step == self._last_closed + 1
-            waited_ns = time_ns - state.latest_ns
+            waited_ns = time_ns - state.waits_ns
             # A deadline is never below the lateness bound, and to know it costs more than all else here.
             overdue = waited_ns >= self._config.lateness_ns and (complete or waited_ns >= self._deadline_ns())
             crowded = len(self._open) > self._config.open_steps
@@ -204,9 +215,9 @@ class StepJoin:
         rank, first = np.unique(all_ranks, return_index=True)
         nodes = list(chain.from_iterable([t.node_id] * len(t.rank) for t in timings))
         columns = {name: _column(timings, name)[first] for name in _COLUMNS}
-        collectives = _collectives(timings, first)
+        collectives = collectives_of(timings, first)
         _fill_own(columns)
-        _fill_wait(columns, collectives)
+        fill_wait(columns, collectives)
         phases = {t.phase for t in timings} - {"train"}
         missing = tuple(sorted(members - state.ranks))
         return ClosedStep(
@@ -236,9 +247,15 @@ class StepJoin:
             with_open: whether the records of open steps are part of it, as they are; false where they will come again.
         """
         return {
-            "open": {step: [state.first_offset, list(state.timings)] for step, state in sorted(self._open.items())}
+            "open": {
+                step: [state.first_offset, state.latest_ns, list(state.timings)]
+                for step, state in sorted(self._open.items())
+            }
             if with_open
             else {},
+            "waits": {
+                step: state.waits_ns for step, state in sorted(self._open.items()) if state.waits_ns != state.latest_ns
+            },
             "last_closed": self._last_closed,
             "recent": [[closed.step, sorted(closed.ranks), closed.are_missing] for closed in self._recent],
             "step_times_us": list(self._step_times_us),
@@ -246,15 +263,18 @@ class StepJoin:
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
+        waits = {int(step): at for step, at in snapshot["waits"].items()}
         self._open = {
             int(step): _Open(
                 list(timings),
                 {rank for timing in timings for rank in timing.rank},
-                max(timing.event_time_ns for timing in timings),
+                latest_ns,
+                waits.get(int(step), latest_ns),
                 first_offset,
             )
-            for step, (first_offset, timings) in snapshot["open"].items()
+            for step, (first_offset, latest_ns, timings) in snapshot["open"].items()
         }
+        self._waits = {step: at for step, at in waits.items() if step not in self._open}
         self._last_closed = snapshot["last_closed"]
         self._recent = deque(
             (_Closed(step, frozenset(ranks), are_missing) for step, ranks, are_missing in snapshot["recent"]),
@@ -281,74 +301,3 @@ def _fill_own(columns: dict[str, NDArray[np.float64]]) -> None:
         compute = columns["forward_us"] + np.nan_to_num(columns["backward_us"])
     parts = compute + np.nan_to_num(columns["host_us"]) + np.nan_to_num(columns["data_us"])
     columns["own_us"] = np.where(unknown, parts, own)
-
-
-def _fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Collective]) -> None:
-    unknown = np.isnan(columns["wait_us"])
-    if not unknown.any() or not collectives:
-        return
-    waits = np.zeros(len(unknown))
-    for collective in collectives.values():
-        order, starts = _by_instance(collective)
-        if order.size:
-            shortest = np.minimum.reduceat(collective.duration_us[order], starts)
-            members = np.diff(starts, append=order.size)
-            waits[order] += collective.duration_us[order] - np.repeat(shortest, members)
-    columns["wait_us"] = np.where(unknown, waits, columns["wait_us"])
-
-
-def instances(collective: Collective) -> list[NDArray[np.int64]]:
-    """Positions of the ranks that meet in each communicator of one kind, those with a known duration only."""
-    order, starts = _by_instance(collective)
-    # numpy.split does the same and takes ten times as long about it.
-    return [order[start:stop] for start, stop in pairwise([*starts.tolist(), order.size])]
-
-
-def shortest_us(collective: Collective) -> NDArray[np.float64]:
-    """The shortest known duration in each communicator of one kind, in the order of `instances`."""
-    order, starts = _by_instance(collective)
-    if not order.size:
-        return np.array([], dtype=np.float64)
-    shortest: NDArray[np.float64] = np.minimum.reduceat(collective.duration_us[order], starts)
-    return shortest
-
-
-def _by_instance(collective: Collective) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions with a known duration, by communicator, and where each communicator's begin among them."""
-    known = np.flatnonzero(~np.isnan(collective.duration_us) & (collective.instance >= 0))
-    order = known[np.argsort(collective.instance[known], kind="stable")]
-    begins = np.ones(order.size, dtype=np.bool_)
-    begins[1:] = np.diff(collective.instance[order]) != 0
-    return order, np.flatnonzero(begins)
-
-
-def _collectives(timings: Sequence[StepTiming], first: NDArray[np.int64]) -> dict[str, Collective]:
-    groups = sorted({collective.group for timing in timings for collective in timing.collectives})
-    result = {}
-    for group in groups:
-        names: list[Any] = []
-        durations: list[Any] = []
-        for timing in timings:
-            count = len(timing.rank)
-            matching = [collective for collective in timing.collectives if collective.group == group]
-            if not matching:
-                names.extend([None] * count)
-                durations.extend([None] * count)
-                continue
-            if len(matching) == 1:
-                durations.extend(matching[0].duration_us)
-            else:
-                durations.extend(_sums([collective.duration_us for collective in matching]))
-            names.extend(matching[0].instance if matching[0].instance is not None else [0] * count)
-        distinct = set(names) - {None}
-        numbers = {name: number for number, name in enumerate(sorted({str(name) for name in distinct}))}
-        numbered: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
-        instance = np.fromiter(map(numbered.__getitem__, names), dtype=np.int64, count=len(names))
-        duration = np.array(durations, dtype=np.float64)
-        result[group] = Collective(group, instance[first], duration[first])
-    return result
-
-
-def _sums(columns: Sequence[tuple[int | None, ...]]) -> list[int | None]:
-    """Several operations in one communicator during a step add up: the rank spent their sum in it."""
-    return [None if None in durations else sum(d for d in durations if d) for durations in zip(*columns, strict=True)]

@@ -283,6 +283,8 @@ def _held_against_peak(
 ) -> Utilisation:
     if peak.tflops is not None:
         _check_positive(peak_tflops=peak.tflops)
+        if not math.isfinite(max(model_tflops or 0.0, hardware_tflops or 0.0) / peak.tflops):
+            raise ValueError(f"a peak of {peak.tflops:g} TFLOP/s gives no ratio")
     both_known = model_tflops is not None and hardware_tflops is not None
     mfu = _ratio(model_tflops, peak.tflops)
     hfu = _ratio(hardware_tflops, peak.tflops)

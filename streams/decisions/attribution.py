@@ -14,7 +14,19 @@ from schemas.findings import Subject
 if TYPE_CHECKING:
     from streams.decisions.observations import DeviceNames, Observation, Observations
 
-__all__ = ["Attribution", "attribute"]
+__all__ = ["DEVICE_KINDS", "Attribution", "attribute"]
+
+_DEVICE_CAUSES = (
+    ("thermal_violation", "thermal", "thermal violation"),
+    ("power_slowdown", "power", "hardware slowdown or power brake"),
+    ("pcie_link", "pcie", "narrow PCIe link"),
+    ("nvlink_errors", "nvlink", "NVLink errors"),
+    ("sm_clock", "clock", "low SM clock"),
+)
+"""Kinds of observations that explain a slow device, the most telling first: a low clock has another cause as a rule."""
+
+DEVICE_KINDS = frozenset(kind for kind, _, _ in _DEVICE_CAUSES)
+"""Kinds that are kept as evidence for slow ranks."""
 
 _LOOK_BACK_NS = 60_000_000_000
 _HOST_SHARE = 0.5
@@ -50,10 +62,7 @@ def attribute(
     """
     gpu = names.of(subject)
     start_ns = onset_ns - _LOOK_BACK_NS
-    for kind, cause_class, words in (
-        ("thermal_violation", "thermal", "thermal violation"),
-        ("sm_clock", "clock", "low SM clock"),
-    ):
+    for kind, cause_class, words in _DEVICE_CAUSES:
         seen = observations.around(subject.node_id, start_ns, now_ns, kind)
         matching = [o for o in seen if gpu is None or o.gpu == gpu]
         if len({o.gpu for o in matching}) == 1:

@@ -71,6 +71,15 @@ class CommandDesk:
         ]
         return sizes[-1] if sizes else 0
 
+    def gpu_hours_lost(self, incident: OpenIncident, now_ns: int, roster: Roster) -> float | None:
+        """GPU-hours that the job has lost since the onset: its ranks wait for the culprit's excess of every step."""
+        excess, step_time = incident.values.get("excess_us"), incident.values.get("step_time_us")
+        if not excess or not step_time or incident.job_id is None:
+            return None
+        gpus = self.gpus_of(incident.job_id, roster)
+        hours = max(0, now_ns - incident.onset_ns) / 3.6e12
+        return float(gpus * hours * min(1.0, excess / step_time)) if gpus else None
+
     def _cost(self, incident: OpenIncident, roster: Roster) -> dict[str, float]:
         """What waiting costs per hour: GPU-hours, and money where a price is known."""
         excess, step_time = incident.values.get("excess_us"), incident.values.get("step_time_us")
@@ -99,6 +108,8 @@ def _target(incident: OpenIncident, remedy: Remedy) -> Target | None:
         return None
     if remedy.level == "job":
         return Target(level="job", job_id=culprit.job_id) if culprit.job_id is not None else None
+    if remedy.level == "switch":
+        return Target(level="switch", switch_id=culprit.switch_id) if culprit.switch_id is not None else None
     if remedy.level == "port":
         return Target(
             level="port",

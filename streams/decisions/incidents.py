@@ -56,6 +56,11 @@ class OpenIncident:
             self.findings.append(finding.finding_id)
             self.evidence.extend(finding.evidence)
 
+    def suppress(self, finding: Finding) -> None:
+        """A finding is a consequence of this incident's cause."""
+        if finding.finding_id not in self.suppressed and len(self.suppressed) < _MAX_FINDINGS:
+            self.suppressed.append(finding.finding_id)
+
 
 class IncidentBook:
     """Open incidents of one site, by component."""

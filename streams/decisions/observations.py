@@ -36,6 +36,7 @@ class DeviceNames:
     def __init__(self) -> None:
         self._uuid_by_address: dict[tuple[str, str], str] = {}
         self._roster_version = -1
+        self._learnt: dict[str, int] | None = None
         self.newly: list[tuple[str, str, str]] = []
         """(node id, address, UUID) learnt since the reader last emptied it."""
 
@@ -50,11 +51,16 @@ class DeviceNames:
         """Take the names that placements and nodes give."""
         if roster.version == self._roster_version:
             return
+        # Restored under the same reference records: names that findings gave since then stand.
+        is_known = self._roster_version < 0 and self._learnt == roster.taken_up_to
         self._roster_version = roster.version
-        for job in roster.jobs.values():
+        if is_known:
+            return
+        self._learnt = dict(sorted(roster.taken_up_to.items()))
+        for _, job in sorted(roster.jobs.items()):
             for seat in job.seats.values():
                 self.learn(seat.node_id, seat.gpu_uuid, seat.pci_bus_id)
-        for node in roster.nodes.values():
+        for _, node in sorted(roster.nodes.items()):
             for gpu_uuid, pci_bus_id in zip(node.gpu_uuid, node.pci_bus_id, strict=False):
                 self.learn(node.node_id, gpu_uuid, pci_bus_id)
 
@@ -68,22 +74,53 @@ class DeviceNames:
 
     def address(self, node_id: str | None, gpu_uuid: str | None) -> str | None:
         """The PCI address of a UUID, where it is known."""
-        for (node, address), uuid in self._uuid_by_address.items():
-            if node == node_id and uuid == gpu_uuid:
-                return address
-        return None
+        known = self._uuid_by_address.items()
+        return min((address for (node, address), uuid in known if node == node_id and uuid == gpu_uuid), default=None)
 
     def of(self, subject: Subject) -> str | None:
         """One name for the GPU of a subject."""
         return self.gpu(subject.node_id, subject.gpu_uuid, subject.pci_bus_id)
 
-    def snapshot(self) -> list[Any]:
-        """Plain data that `restore` takes."""
-        return [[node, address, uuid] for (node, address), uuid in sorted(self._uuid_by_address.items())]
+    def component(self, subject: Subject) -> str:
+        """What an incident is about: one device, else one node, else the rank or port itself."""
+        gpu = self.of(subject)
+        if subject.level == "switch":
+            return f"nvswitch:{subject.node_id}/{subject.pci_bus_id}"
+        if gpu is not None:
+            return f"gpu:{subject.node_id}/{gpu}"
+        if subject.level == "rank":
+            return f"rank:{subject.job_id}/{subject.rank}"
+        return f"node:{subject.node_id}" if subject.node_id is not None else subject.key()
 
-    def restore(self, snapshot: list[Any]) -> None:
+    def culprit(self, subject: Subject, roster: Roster) -> Subject:
+        """The subject with both names of its device and the rank that runs on it, as far as they are known."""
+        if subject.level != "gpu":
+            return subject
+        gpu = self.of(subject)
+        gpu_uuid = gpu if gpu is not None and gpu != subject.pci_bus_id else None
+        pci_bus_id = subject.pci_bus_id or self.address(subject.node_id, gpu_uuid)
+        seat = roster.rank_of(subject.node_id or "", gpu_uuid, pci_bus_id)
+        return subject.model_copy(
+            update={
+                "gpu_uuid": gpu_uuid,
+                "pci_bus_id": pci_bus_id,
+                "job_id": seat[0] if seat is not None else None,
+                "rank": seat[2] if seat is not None else None,
+            }
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {
+            "names": [[node, address, uuid] for (node, address), uuid in sorted(self._uuid_by_address.items())],
+            "learnt": dict(self._learnt) if self._learnt is not None else None,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
-        self._uuid_by_address = {(node, address): uuid for node, address, uuid in snapshot}
+        self._uuid_by_address = {(node, address): uuid for node, address, uuid in snapshot["names"]}
+        self._learnt = dict(snapshot["learnt"]) if snapshot["learnt"] is not None else None
+        self._roster_version = -1
 
 
 class Observations:
@@ -119,6 +156,14 @@ class Observations:
             ),
             key=lambda o: (o.onset_ns, o.finding_id),
         )
+
+    def nodes_of(self, kind: str, start_ns: int, end_ns: int) -> list[str]:
+        """The node of each device that began to show a kind of observation in [start, end], once per device."""
+        return [
+            node_id
+            for node_id, known in sorted(self._by_node.items())
+            for _ in {o.gpu for o in known if o.kind == kind and start_ns <= o.onset_ns <= end_ns}
+        ]
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""

@@ -31,6 +31,17 @@ class PauseVerdict:
     victims: tuple[str, ...]
     summary: str
     frames_per_s: float | None
+    because: tuple[str, ...] = ()
+
+    @property
+    def at_ns(self) -> int:
+        """Event time of the finding that decided."""
+        return self.finding.event_time_ns
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Figures of the incident."""
+        return {"pause_frames_per_s": self.frames_per_s}
 
 
 class PauseJudge:
@@ -99,6 +110,11 @@ class PauseJudge:
                     )
                 )
         return verdicts
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether a storm stands, with or without a known source: it explains slow transfers."""
+        return bool(self._sources)
 
     def take_resolved(self) -> list[tuple[str, int]]:
         """Components whose last source has stopped since the last call, with the time."""

@@ -33,7 +33,7 @@ class Remedy:
 
     cause_class: str
     kind: CommandKind | None
-    level: Literal["gpu", "node", "port", "job"] = "node"
+    level: Literal["gpu", "node", "port", "switch", "job"] = "node"
     when: Literal["now", "after_checkpoint"] = "now"
     term_ns: int = _HOUR_NS
     taint: str | None = None
@@ -50,6 +50,14 @@ _BY_CLASS = {
             taint="nvidia.com/gpu-throttled:NoSchedule",
         ),
         Remedy("clock", "run_preflight"),
+        Remedy("power", None),
+        Remedy("pcie", "cordon_node", when="after_checkpoint", term_ns=24 * _HOUR_NS),
+        Remedy("nvlink", "run_preflight"),
+        Remedy("nic", "network_action", level="port", term_ns=_HOUR_NS),
+        Remedy("link", "network_action", level="port", term_ns=_HOUR_NS),
+        Remedy("switch", "network_action", level="switch", term_ns=_HOUR_NS),
+        Remedy("cooling", None),
+        Remedy("shared_place", None),
         Remedy("host", "collect_evidence"),
         Remedy("data", "collect_evidence"),
         Remedy("compute", "collect_evidence"),
@@ -65,6 +73,22 @@ ADVICE = {
     "thermal": "The GPU slows itself for heat and holds the job back. Move the rank to a spare at the next checkpoint; check "
     "airflow, fan duty and the thermal interface before it returns.",
     "clock": "The GPU runs below its peers without a thermal reason. Run the pre-flight GEMM test and compare clocks under load.",
+    "power": "The GPU is braked or slowed for power. Check the power supplies, the PDU and their feeds, and the node's power "
+    "limits; the GPU itself is not at fault until those are sound.",
+    "pcie": "The GPU's PCIe link has lost lanes or speed and slows what it sends and receives. Reseat the card and its riser "
+    "at the next checkpoint, and run the pre-flight bandwidth test before the next job.",
+    "nvlink": "The GPU's NVLinks report errors. Run the pre-flight all-reduce test within the node; a repeat is a matter of the "
+    "board, the bridge or the switch tray.",
+    "nic": "The NIC runs below its speed. Check its PCIe link, transceiver and cable, and the speed that the switch's port has "
+    "agreed to; the ranks that wait for it are not at fault.",
+    "link": "The cable loses what passes it. Clean or change transceiver and cable; check forward error correction, and that "
+    "adaptive routing and the subnet manager lead around it.",
+    "switch": "Links of several nodes to one switch lose or hold up traffic. Check the switch: buffers, ECN marking thresholds, "
+    "adaptive routing, subnet manager, uplinks. No node is at fault.",
+    "cooling": "Several GPUs of one place slow themselves for heat: look at cooling, doors, fans and inlet temperature of the "
+    "place. Draining nodes would move the heat, not the cause.",
+    "shared_place": "Ranks of one place became slow together. Look at what they share: power feed, cooling, firmware, a rollout. "
+    "No node of them is at fault on its own.",
     "host": "The rank's host part is slow, the GPU is not. Look for CPU contention, interrupts, garbage collection and NUMA "
     "placement on the node.",
     "data": "The rank waits for its data. Look at the loader's workers, the local disk and the storage path of the node.",

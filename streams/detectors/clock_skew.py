@@ -6,9 +6,10 @@ to the difference, so a clock that is **ahead** shows in two half minutes. A clo
 delivery and must be as late throughout: heard in at least 8 of 10 half minutes, with lowest differences that agree
 within 2 s. A spool that is replayed is late by less and less, or comes with fresh records between, and is neither.
 
-Time here is append time alone, so it does not matter in which order topics are read, within 10 s. Not seen: records more
-than 60 s ahead, which are refused before any rule; a queue that is late by the same amount for minutes, which looks like
-a clock behind. Of that and of a shift of the broker's own clock the sign is that many nodes say it at once.
+Time here is append time alone, so it does not matter in which order topics are read, within 10 s. Records more than 60 s
+ahead are refused and no other rule sees them; their times are looked at here all the same. Not told apart: a queue that
+is late by the same amount for minutes, which looks like a clock behind. Of that and of a shift of the broker's own clock
+the sign is that many nodes say it at once.
 """
 
 from __future__ import annotations

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Evidence, Finding, ProgressMark, Subject
-from schemas.remediation import Decision
+from schemas.remediation import Incident
 from schemas.topics import topic_of
+from streams.core.position import event_time_of
 from streams.core.settle import SettledOrder
-from streams.decisions.attribution import attribute
+from streams.decisions.attribution import DEVICE_KINDS, attribute
 from streams.decisions.commands import CommandDesk
+from streams.decisions.figures import check_figures
 from streams.decisions.incidents import Asked, IncidentBook, OpenIncident
+from streams.decisions.journal import Journal, in_journal_order
+from streams.decisions.network import NETWORK_KINDS, NetworkJudge, NetworkVerdict
 from streams.decisions.observations import DeviceNames, Observations
-from streams.decisions.pause import PauseJudge
+from streams.decisions.pause import PauseJudge, PauseVerdict
+from streams.decisions.places import PlaceBook, SharedPlace, place_of_ranks, shared_place
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
 
 if TYPE_CHECKING:
@@ -44,7 +49,8 @@ _TAKEN_NS = 6 * 3_600_000_000_000
 
 _TAKEN_CHECK = 1024
 
-_DEVICE_KINDS = frozenset({"thermal_violation", "sm_clock"})
+_HEAT_SPAN_NS = 600_000_000_000
+"""GPUs that begin to slow for heat within this span are looked at together: heat rises over minutes."""
 
 
 @dataclass(slots=True)
@@ -60,7 +66,6 @@ class DecisionsEngine:
     """Decides for one site."""
 
     def __init__(self, site_id: str, roster: Roster) -> None:
-        self._site_id = site_id
         self._roster = roster
         self._settled: SettledOrder[tuple[Finding, Evidence | None]] = SettledOrder(DEFAULT_SETTLE_NS)
         self._names = DeviceNames()
@@ -68,33 +73,47 @@ class DecisionsEngine:
         self._book = IncidentBook(site_id)
         self._desk = CommandDesk(site_id)
         self._pause = PauseJudge(EVIDENCE_NS)
+        self._network = NetworkJudge(EVIDENCE_NS)
+        self._places = PlaceBook()
         self._waiting: list[_Waiting] = []
         self._taken: dict[str, int] = {}
-        self._journal_sequence = 0
+        self._journal = Journal(site_id)
         self._folded = -1
 
     def on_record(self, record: Record, position: Position | None = None) -> list[Record]:
-        """Take one record of the findings topic, and return journal entries, incidents and commands."""
+        """Take one record of the findings topic, and return journal entries, incidents and commands.
+
+        Raises:
+            InvalidRecordError: a figure that is computed with is no number; nothing is folded then.
+        """
+        if isinstance(record, Finding):
+            check_figures(record)
         source = position.evidence() if position is not None else None
         if position is not None and position.offset <= self._folded:
             # It comes again after a restart, because it was held: nothing is released before all of those are back.
-            if isinstance(record, Finding) and not record.urgent and _edge(record) not in self._taken:
-                self._settled.add(record.event_time_ns, _edge(record), (record, source))
+            if isinstance(record, Finding) and not record.urgent:
+                self._hold(record, source)
             return []
-        outputs: list[Record] = []
+        self._journal.source = source
+        outputs: list[Record] = [*self._journal.reference(self._roster, event_time_of(record) or 0)]
         if isinstance(record, ProgressMark):
             self._settled.mark(f"{record.role}-{record.partition}", record.mark_ns)
         elif isinstance(record, Finding):
             if record.urgent:
                 outputs += self._take(record, source, "urgent")
             else:
-                self._settled.add(record.event_time_ns, _edge(record), (record, source))
+                self._hold(record, source)
         return outputs + self._settle()
 
     def flush(self) -> list[Record]:
         """Take all that is held: the input has ended."""
         outputs = self._settle(everything=True)
         return outputs + self._decide_waiting(2**63)
+
+    def _hold(self, finding: Finding, source: Evidence | None) -> None:
+        """Hold a finding until its time has settled, unless it was taken already: then it would only make others earlier."""
+        if _edge(finding) not in self._taken:
+            self._settled.add(finding.event_time_ns, _edge(finding), (finding, source))
 
     def _settle(self, everything: bool = False) -> list[Record]:
         policy = self._roster.policy
@@ -104,7 +123,7 @@ class DecisionsEngine:
             outputs += self._decide_waiting(finding.event_time_ns)
             outputs += self._take(finding, source, "settled")
         for name in self._settled.newly_left_out:
-            outputs.append(self._entry("mark_left_out", name, self._settled.settled_ns, None, None, ()))
+            outputs.append(self._journal.entry("mark_left_out", name, self._settled.settled_ns))
         self._settled.newly_left_out = []
         return outputs + self._decide_waiting(self._settled.settled_ns)
 
@@ -116,16 +135,19 @@ class DecisionsEngine:
         followed: list[Record] = []
         if finding.kind in {"xid", "sxid", "uncorrectable_ecc"}:
             followed = self._on_device_fault(finding)
-        elif finding.kind in _DEVICE_KINDS:
+        elif finding.kind in DEVICE_KINDS:
             self._observations.take(finding, self._names.of(finding.subject))
             followed = self._reconsider(finding)
         elif finding.kind in {"pfc_pause", "pfc_pause_transmit"}:
             self._pause.take(finding)
         elif finding.kind == "straggler":
             followed = self._on_straggler(finding)
-        ids = tuple(_identity(record) for record in followed)
-        entry = self._entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, ids)
-        return [entry, *followed]
+        elif finding.kind == "changed_ranks":
+            followed = self._on_changed_ranks(finding)
+        if finding.kind in NETWORK_KINDS or finding.kind == "network_slowdown":
+            self._network.take(finding)
+        entry = self._journal.entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, followed)
+        return in_journal_order([entry], followed)
 
     def _remember(self, finding: Finding) -> None:
         self._taken[_edge(finding)] = finding.event_time_ns
@@ -150,17 +172,19 @@ class DecisionsEngine:
         if finding.kind == "uncorrectable_ecc":
             remedy = remedy_for_class("gpu_memory") if finding.urgent else None
         elif finding.values.get("trusted"):
-            remedy = remedy_for_code(finding.kind, int(str(finding.values["code"])))
+            remedy = remedy_for_code(finding.kind, int(str(finding.values.get("code"))))
         else:
             remedy = None
-        component = self._component(finding.subject)
+        component = self._names.component(finding.subject)
         incident = self._book.on(component)
         if incident is None and remedy is None:
             return []
         opened = incident is None
         if incident is None:
             assert remedy is not None
-            incident = self._book.open(component, remedy.cause_class, self._culprit(finding.subject), finding)
+            incident = self._book.open(
+                component, remedy.cause_class, self._names.culprit(finding.subject, self._roster), finding
+            )
             incident.summary = finding.explanation
         incident.join(finding)
         if remedy is None:
@@ -175,28 +199,11 @@ class DecisionsEngine:
             return self._order(incident, remedy, finding.event_time_ns)
         return []
 
-    def _culprit(self, subject: Subject) -> Subject:
-        """The subject with both names of its device and the rank that runs on it, as far as they are known."""
-        if subject.level != "gpu":
-            return subject
-        gpu = self._names.of(subject)
-        gpu_uuid = gpu if gpu is not None and gpu != subject.pci_bus_id else None
-        pci_bus_id = subject.pci_bus_id or self._names.address(subject.node_id, gpu_uuid)
-        seat = self._roster.rank_of(subject.node_id or "", gpu_uuid, pci_bus_id)
-        return subject.model_copy(
-            update={
-                "gpu_uuid": gpu_uuid,
-                "pci_bus_id": pci_bus_id,
-                "job_id": seat[0] if seat is not None else None,
-                "rank": seat[2] if seat is not None else None,
-            }
-        )
-
     def _on_straggler(self, finding: Finding) -> list[Record]:
-        component = self._component(finding.subject)
+        component = self._names.component(finding.subject)
         incident = self._book.on(component)
         if finding.state == "cleared":
-            return self._on_recovery(finding, component, incident)
+            return self._on_place_recovery(finding) or self._on_recovery(finding, component, incident)
         if incident is None:
             # Published only once its cause is decided: until then nobody is a culprit.
             incident = self._book.open(component, "compute", finding.subject, finding)
@@ -218,7 +225,7 @@ class DecisionsEngine:
         self._book.close(component)
         if not incident.is_published:
             return []
-        lost = self._gpu_hours_lost(incident, finding.event_time_ns)
+        lost = self._desk.gpu_hours_lost(incident, finding.event_time_ns, self._roster)
         return [self._book.record(incident, "resolved", finding.event_time_ns, "", lost)]
 
     def _decide_waiting(self, now_ns: int) -> list[Record]:
@@ -226,22 +233,63 @@ class DecisionsEngine:
         self._waiting = [w for w in self._waiting if w.due_ns > now_ns]
         outputs: list[Record] = []
         for waiting in due:
-            outputs += self._decide_straggler(waiting)
-        for verdict in self._pause.decide(now_ns):
+            outputs += self._decided(self._decide_straggler(waiting), waiting.due_ns)
+        verdicts: list[PauseVerdict | NetworkVerdict] = [*self._pause.decide(now_ns)]
+        verdicts += self._network.decide(now_ns, self._roster, self._pause.is_standing)
+        for verdict in verdicts:
             incident = self._book.on(verdict.component)
-            if incident is None:
-                incident = self._book.open(verdict.component, verdict.cause_class, verdict.culprit, verdict.finding)
-                incident.suppressed.extend(verdict.victims)
-                incident.summary = verdict.summary
-                incident.values = {"pause_frames_per_s": verdict.frames_per_s}
-                outputs += self._order(incident, remedy_for_class(verdict.cause_class), verdict.finding.event_time_ns)
-            else:
+            if incident is not None:
                 incident.join(verdict.finding)
-        for component, at_ns in self._pause.take_resolved():
-            if self._book.on(component) is not None:
-                incident = self._book.close(component)
-                outputs.append(self._book.record(incident, "resolved", at_ns, "", None))
+                continue
+            incident = self._book.open(verdict.component, verdict.cause_class, verdict.culprit, verdict.finding)
+            incident.suppressed.extend(verdict.victims)
+            incident.findings.extend(verdict.because)
+            incident.summary = verdict.summary
+            incident.values = verdict.values
+            ordered = self._order(incident, remedy_for_class(verdict.cause_class), verdict.at_ns)
+            outputs += self._decided(ordered, verdict.at_ns)
+        for component, at_ns in (*self._pause.take_resolved(), *self._network.take_resolved()):
+            outputs += self._decided(self._resolve(component, at_ns), at_ns)
         return outputs
+
+    def _resolve(self, component: str | None, at_ns: int) -> list[Record]:
+        """Close an incident whose cause is gone by itself."""
+        if component is None or self._book.on(component) is None:
+            return []
+        return [self._book.record(self._book.close(component), "resolved", at_ns, "", None)]
+
+    def _on_changed_ranks(self, finding: Finding) -> list[Record]:
+        """Ranks that became slow together: the place that has all of them, if there is one."""
+        if finding.state == "cleared":
+            return self._on_place_recovery(finding)
+        place = place_of_ranks(finding, self._roster)
+        return self._on_place(place, "shared_place", finding, finding.event_time_ns) if place is not None else []
+
+    def _on_place(self, place: SharedPlace, cause_class: str, finding: Finding, at_ns: int) -> list[Record]:
+        """A finding that a place explains: the first one opens the place's incident, which costs nobody a node."""
+        component = f"{place.kind}:{place.name}"
+        self._places.join(finding.finding_id, component)
+        incident = self._book.on(component)
+        if incident is not None:
+            incident.suppress(finding)
+            return [self._journal.entry("suppressed", finding.finding_id, at_ns)]
+        incident = self._book.open(component, cause_class, Subject(level="zone", zone=place.name), finding)
+        incident.summary = f"{finding.explanation}; {place.suspects} devices of {place.kind} {place.name} alike"
+        return self._order(incident, remedy_for_class(cause_class), at_ns)
+
+    def _on_place_recovery(self, finding: Finding) -> list[Record]:
+        return self._resolve(self._places.leave(finding.finding_id), finding.event_time_ns)
+
+    def _shared_heat(self, at_ns: int) -> SharedPlace | None:
+        """The place whose GPUs slow themselves for heat together."""
+        hot = self._observations.nodes_of("thermal_violation", at_ns - _HEAT_SPAN_NS, at_ns)
+        return shared_place(hot, self._roster.nodes)
+
+    def _decided(self, followed: list[Record], at_ns: int) -> list[Record]:
+        """What was decided when the wait for it was over, with the journal's entry of it before it."""
+        incidents = [record for record in followed if isinstance(record, Incident)]
+        entries = [self._journal.entry("incident", i.incident_id, at_ns, followed=followed) for i in incidents]
+        return in_journal_order(entries, followed)
 
     def _decide_straggler(self, waiting: _Waiting) -> list[Record]:
         finding = waiting.finding
@@ -258,7 +306,11 @@ class DecisionsEngine:
         )
         if found.cause_class == "compute" and self._pause.is_victim(finding.subject.node_id, finding.onset_ns):
             incident.suppressed.append(finding.finding_id)
-            return [self._entry("suppressed", finding.finding_id, waiting.due_ns, None, None, ())]
+            return [self._journal.entry("suppressed", finding.finding_id, waiting.due_ns)]
+        place = self._shared_heat(waiting.due_ns) if found.cause_class == "thermal" else None
+        if place is not None and not incident.is_published:
+            self._book.close(waiting.component)
+            return self._on_place(place, "cooling", finding, waiting.due_ns)
         incident.cause_class, incident.culprit = found.cause_class, found.culprit
         incident.findings.extend(i for i in found.because if i not in incident.findings)
         incident.summary = f"{finding.explanation}; {found.summary}"
@@ -268,7 +320,7 @@ class DecisionsEngine:
         """Device evidence that came after a slow rank was judged without any."""
         if finding.state != "open":
             return []
-        incident = self._book.on(self._component(finding.subject))
+        incident = self._book.on(self._names.component(finding.subject))
         if incident is None or not incident.commands or incident.cause_class not in {"compute", "clock"}:
             return []
         if incident.culprit is None or incident.slowdown is None:
@@ -281,7 +333,7 @@ class DecisionsEngine:
             self._observations,
             self._names,
         )
-        if found.cause_class != "thermal":
+        if found.cause_class != "thermal" or self._shared_heat(finding.event_time_ns) is not None:
             return []
         incident.cause_class, incident.culprit = found.cause_class, found.culprit
         incident.join(finding)
@@ -291,7 +343,7 @@ class DecisionsEngine:
     def _order(self, incident: OpenIncident, remedy: Remedy, at_ns: int) -> list[Record]:
         advice = ADVICE[remedy.cause_class]
         outputs: list[Record] = [
-            self._book.record(incident, "open", at_ns, advice, self._gpu_hours_lost(incident, at_ns))
+            self._book.record(incident, "open", at_ns, advice, self._desk.gpu_hours_lost(incident, at_ns, self._roster))
         ]
         if remedy.kind is None:
             return outputs
@@ -304,26 +356,6 @@ class DecisionsEngine:
             incident.commands[remedy.kind] = Asked(command.command_id, command.expires_at_ns, attempt)
             outputs.append(command)
         return outputs
-
-    def _component(self, subject: Subject) -> str:
-        """What an incident is about: one device, else one node, else the rank or port itself."""
-        gpu = self._names.of(subject)
-        if subject.level == "switch":
-            return f"nvswitch:{subject.node_id}/{subject.pci_bus_id}"
-        if gpu is not None:
-            return f"gpu:{subject.node_id}/{gpu}"
-        if subject.level == "rank":
-            return f"rank:{subject.job_id}/{subject.rank}"
-        return f"node:{subject.node_id}" if subject.node_id is not None else subject.key()
-
-    def _gpu_hours_lost(self, incident: OpenIncident, now_ns: int) -> float | None:
-        """GPU-hours that the job has lost since the onset: its ranks wait for the culprit's excess of every step."""
-        excess, step_time = incident.values.get("excess_us"), incident.values.get("step_time_us")
-        if not excess or not step_time or incident.job_id is None:
-            return None
-        gpus = self._desk.gpus_of(incident.job_id, self._roster)
-        hours = max(0, now_ns - incident.onset_ns) / 3.6e12
-        return float(gpus * hours * min(1.0, excess / step_time)) if gpus else None
 
     def resume_offsets(self) -> dict[str, int]:
         """By topic, the lowest offset of a finding that is held: it is not in the snapshot and must come again."""
@@ -339,9 +371,11 @@ class DecisionsEngine:
             "book": self._book.snapshot(),
             "desk": self._desk.snapshot(),
             "pause": self._pause.snapshot(),
+            "network": self._network.snapshot(),
+            "places": self._places.snapshot(),
             "waiting": [[waiting.due_ns, waiting.finding, waiting.component] for waiting in self._waiting],
             "taken": dict(sorted(self._taken.items())),
-            "journal_sequence": self._journal_sequence,
+            "journal": self._journal.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:
@@ -358,36 +392,13 @@ class DecisionsEngine:
         self._book.restore(snapshot["book"])
         self._desk.restore(snapshot["desk"])
         self._pause.restore(snapshot["pause"])
+        self._network.restore(snapshot["network"])
+        self._places.restore(snapshot["places"])
         self._waiting = [_Waiting(due_ns, finding, component) for due_ns, finding, component in snapshot["waiting"]]
         self._taken = dict(snapshot["taken"])
-        self._journal_sequence = snapshot["journal_sequence"]
-
-    def _entry(
-        self,
-        action: str,
-        subject_id: str,
-        at_ns: int,
-        lane: str | None,
-        source: Evidence | None,
-        followed: tuple[str, ...],
-    ) -> Decision:
-        sequence, self._journal_sequence = self._journal_sequence, self._journal_sequence + 1
-        return Decision(
-            site_id=self._site_id,
-            sequence=sequence,
-            event_time_ns=max(0, at_ns),
-            action=action,
-            lane=lane,
-            subject_id=subject_id,
-            source=source,
-            followed=followed,
-        )
+        self._journal.restore(snapshot["journal"])
 
 
 def _edge(finding: Finding) -> str:
     """A finding's opening and its clearing are two statements under one id."""
     return f"{finding.finding_id}:{finding.state}"
-
-
-def _identity(record: Record) -> str:
-    return str(getattr(record, "command_id", None) or getattr(record, "incident_id", ""))

@@ -17,12 +17,16 @@ from schemas.findings import Evidence, ProgressMark
 from schemas.results import StepResult
 from schemas.steps import RankProgress, StepTiming
 from schemas.topics import topic_of
+from streams.core.position import reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
 from streams.core.thresholds import is_enabled
 from streams.detectors.barrier_wait import BarrierWait, wait_shares
+from streams.detectors.changed_ranks import ChangedRanks
 from streams.detectors.job_pace import JobPace, MissingRanks
 from streams.detectors.mfu import MfuRules, step_utilisation
+from streams.detectors.scattered_pauses import ScatteredPauses
+from streams.detectors.slow_network import SlowNetwork
 from streams.detectors.straggler import Straggler
 
 if TYPE_CHECKING:
@@ -47,7 +51,12 @@ class _JobState:
     barrier_wait: BarrierWait
     pace: JobPace
     missing: MissingRanks
-    rules: tuple[str, ...] = field(default=("straggler", "mfu", "barrier_wait", "pace", "missing"))
+    network: SlowNetwork
+    changed: ChangedRanks
+    pauses: ScatteredPauses
+    rules: tuple[str, ...] = field(
+        default=("straggler", "mfu", "barrier_wait", "pace", "missing", "network", "changed", "pauses")
+    )
 
 
 class JobsEngine:
@@ -77,16 +86,18 @@ class JobsEngine:
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return results, findings and marks."""
+        is_again = position.offset <= self._folded
         if isinstance(record, StepTiming):
             state = self._state(record.job_id, record.epoch)
-            if not state.join.add(record, position.offset):
+            at_ns = reached_ns(record.event_time_ns, position)
+            if not state.join.add(record, position.offset, at_ns, 0 if is_again else self._clock.time_ns):
                 self._late.append((record, position))
         elif not isinstance(record, RankProgress):
             return []
-        if position.offset <= self._folded:
+        if is_again:
             # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
-        self._clock.observe(f"{record.job_id}/{record.node_id}", record.event_time_ns)
+        self._clock.observe(f"{record.job_id}/{record.node_id}", reached_ns(record.event_time_ns, position))
         outputs: list[Record] = []
         if self._clock.time_ns - self._swept_ns >= _SWEEP_NS:
             # A job that stopped closes no step of its own: the partition's time does it.
@@ -120,6 +131,9 @@ class JobsEngine:
                 BarrierWait(site),
                 JobPace(site),
                 MissingRanks(site),
+                SlowNetwork(site),
+                ChangedRanks(site),
+                ScatteredPauses(site),
             )
         return self._jobs[key]
 
@@ -138,13 +152,23 @@ class JobsEngine:
         findings: list[Record] = []
         findings += state.missing.on_step(step, policy, evidence)
         if step.phase == "train":
+            straggler = state.straggler
             if is_enabled(policy, "straggler"):
-                findings += state.straggler.on_step(step, roster, policy, evidence)
+                findings += straggler.on_step(step, roster, policy, evidence)
+                if is_enabled(policy, "scattered_pauses"):
+                    findings += state.pauses.on_step(step, roster, straggler.pauses, policy, evidence)
             findings += state.mfu.on_step(step, roster, result, policy, evidence)
             if is_enabled(policy, "barrier_wait"):
                 findings += state.barrier_wait.on_step(step, policy, evidence)
             if is_enabled(policy, "job_pace"):
-                findings += state.pace.on_step(step, roster, state.straggler.noise_scale, evidence)
+                findings += state.pace.on_step(step, roster, straggler.noise_scale, evidence)
+            if is_enabled(policy, "slow_network"):
+                findings += state.network.on_step(step, policy, evidence)
+            if is_enabled(policy, "changed_ranks"):
+                is_slow = state.pace.is_job_slow
+                findings += state.changed.on_step(
+                    step, straggler.noise_scale, straggler.named, is_slow, policy, evidence
+                )
         with_mfu = is_enabled(policy, "mfu") and result is not None
         return [_step_result(step, result if with_mfu else None, tokens, description_error), *findings]
 

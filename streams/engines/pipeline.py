@@ -58,7 +58,10 @@ class Pipeline:
         if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
             self.counts["refused_future"] += 1
             self.refusal = f"event time is more than {MAX_AHEAD_NS // 10**9} s ahead of the append time"
-            return []
+            if topic_of(record).role != "telemetry":
+                return []
+            self._publish(self._telemetry_of(position.partition).on_refused(record, position))
+            return self._ordered.release()
         if isinstance(record, Policy):
             try:
                 check_policy(record)
@@ -71,9 +74,7 @@ class Pipeline:
             return []
         role = topic_of(record).role
         if role == "telemetry":
-            engine = self._telemetry.setdefault(
-                position.partition, TelemetryEngine(self._site_id, position.partition, self._roster)
-            )
+            engine = self._telemetry_of(position.partition)
             self._publish(engine.on_record(record, position))
             self.counts["late"] += len(engine.take_late())
         elif role == "jobs":
@@ -100,6 +101,11 @@ class Pipeline:
             engine.repeats for engine in self._jobs.values()
         )
         return self._ordered.release(everything=True)
+
+    def _telemetry_of(self, partition: int) -> TelemetryEngine:
+        if partition not in self._telemetry:
+            self._telemetry[partition] = TelemetryEngine(self._site_id, partition, self._roster)
+        return self._telemetry[partition]
 
     def _order_span(self) -> None:
         """Hold outputs until nothing older can follow: late input, then the settling and evidence of decisions."""

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import ProgressMark
 from schemas.frames import FabricFrame, GpuFrame
-from streams.core.position import Position
+from streams.core.position import Position, reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.sequence import OrderedSources, SeenNumbers
 from streams.core.thresholds import is_enabled
 from streams.detectors.clock_skew import ClockSkew
 from streams.detectors.congestion import Congestion
+from streams.detectors.congestion_own import CongestionOwn
 from streams.detectors.ecc import UncorrectableEcc
+from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.node_silence import NodeSilence
 from streams.detectors.nvlink import NvlinkErrors
 from streams.detectors.pcie_link import PcieLink
 from streams.detectors.pfc import PfcPause
 from streams.detectors.port_errors import PortErrors
+from streams.detectors.port_loss import PortLoss
+from streams.detectors.port_speed import PortSpeed
 from streams.detectors.power import Power
 from streams.detectors.row_remap import RowRemap
 from streams.detectors.sm_clock import SmClock
@@ -79,6 +83,10 @@ class TelemetryEngine:
             "pfc_pause": PfcPause(site_id),
             "port_errors": PortErrors(site_id),
             "congestion": Congestion(site_id),
+            "port_speed": PortSpeed(site_id),
+            "port_loss": PortLoss(site_id),
+            "congestion_own": CongestionOwn(site_id),
+            "nic_pcie_link": NicPcieLink(site_id),
         }
         self._clock_skew = ClockSkew(site_id)
         self._node_silence = NodeSilence(site_id)
@@ -104,16 +112,23 @@ class TelemetryEngine:
         if isinstance(record, KernelEvent):
             if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
                 outputs += self._findings(record, position.evidence())
-            self._clock.observe(record.node_id, record.event_time_ns)
+            self._clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
         elif isinstance(record, GpuFrame | FabricFrame | NodeStatus):
             publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
             source = f"{publisher}/{record.agent_session}/{record.record}"
             evidence = position.evidence()
             for item, place in self._sources.offer(source, record.seq, record.event_time_ns, (record, position)):
                 outputs += self._findings(item, evidence if place is position else place.evidence())
-            self._clock.observe(publisher, record.event_time_ns)
+            self._clock.observe(publisher, reached_ns(record.event_time_ns, position))
             outputs += self._findings_of_times(record, publisher, position, evidence)
         return outputs + self._mark()
+
+    def on_refused(self, record: Record, position: Position) -> list[Record]:
+        """What a record that is refused for being ahead of its arrival says of its publisher's clock; nothing else counts."""
+        if not isinstance(record, GpuFrame | FabricFrame | NodeStatus):
+            return []
+        publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
+        return list(self._findings_of_clocks(record, publisher, position, position.evidence()))
 
     def take_late(self) -> list[_Item]:
         """Records that came after their place was passed over; the caller publishes them as late."""
@@ -136,9 +151,17 @@ class TelemetryEngine:
         self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
     ) -> Iterator[Finding]:
         """What the times of a record say. These rules restore order by themselves, and look at repeats alike."""
-        policy = self._roster.policy
+        yield from self._findings_of_clocks(record, publisher, position, evidence)
+        if is_enabled(self._roster.policy, "node_silence") and isinstance(record, NodeStatus):
+            self._status_clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
+            self._node_silence.on_status(record, evidence)
+            yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
+
+    def _findings_of_clocks(
+        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
+    ) -> Iterator[Finding]:
         is_switch = isinstance(record, FabricFrame) and record.view == "switch"
-        if is_enabled(policy, "clock_skew"):
+        if is_enabled(self._roster.policy, "clock_skew"):
             yield from self._clock_skew.on_record(
                 publisher,
                 record.event_time_ns,
@@ -147,10 +170,6 @@ class TelemetryEngine:
                 evidence,
                 level="switch" if is_switch else "node",
             )
-        if is_enabled(policy, "node_silence") and isinstance(record, NodeStatus):
-            self._status_clock.observe(record.node_id, record.event_time_ns)
-            self._node_silence.on_status(record, evidence)
-            yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
 
     def _findings(self, record: Record, evidence: Evidence) -> list[Finding]:
         if self._roster.policy is not self._policy:
@@ -210,7 +229,8 @@ class TelemetryEngine:
         for name, gpu_rule in self._gpu_rules.items():
             gpu_rule.restore(snapshot["gpu_rules"][name])
         for name, port_rule in self._port_rules.items():
-            port_rule.restore(snapshot["port_rules"][name])
+            if name in snapshot["port_rules"]:  # a rule that is newer than the snapshot begins anew
+                port_rule.restore(snapshot["port_rules"][name])
         self._clock_skew.restore(snapshot["clock_skew"])
         self._node_silence.restore(snapshot["node_silence"])
         self._status_clock.restore(snapshot["status_clock"])

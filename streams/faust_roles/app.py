@@ -141,8 +141,12 @@ def _engine_factory(settings: WorkerSettings, roster: Roster) -> Callable[[int],
 def _sender(app: faust.App) -> Callable[..., Any]:
     topics = {topic.name: app.topic(topic.name, key_serializer="raw", value_serializer="raw") for topic in TOPICS}
 
+    # What is sent together goes into its partitions in the order in which it was said, and is confirmed in any.
+    in_order = asyncio.Lock()
+
     async def send(topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        confirmed = await topics[topic].send(key=key, value=value, headers=headers)
+        async with in_order:
+            confirmed = await topics[topic].send(key=key, value=value, headers=headers)
         await confirmed
 
     return send

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,7 +17,8 @@ import structlog
 from schemas.codec import decode, message
 from schemas.errors import InvalidRecordError, SchemaError
 from schemas.topics import DEAD_LETTER, LATE, topic_named
-from streams.core.position import MAX_AHEAD_NS, Position, ahead_of_append_ns
+from streams.core.admission import refusal
+from streams.core.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -81,15 +83,10 @@ class Boundary:
             raise InvalidRecordError("no value")
         record = decode(raw.topic, raw.value)
         position = Position(raw.topic, raw.partition, raw.offset, round((raw.timestamp or 0) * 1000))
-        ahead_ns = ahead_of_append_ns(record, position)
-        if ahead_ns > MAX_AHEAD_NS:
-            text = (
-                f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
-            )
-            raise InvalidRecordError(text)
-        if raw.key is not None and topic.key(record).encode() != raw.key:
-            text = f"the record is of {topic.key(record)!r} and was published under the key {raw.key!r}"
-            raise InvalidRecordError(text)
+        refused = refusal(record, raw.key, _schema_header(raw), position)
+        if refused is not None:
+            await self._publish(_of_refused(engine, raw, record, position))
+            raise InvalidRecordError(refused)
         outputs = engine.on_record(record, position)
         self._metrics.record_in(topic.family, record, raw.partition, engine)
         take_late = getattr(engine, "take_late", None)
@@ -134,3 +131,21 @@ class Boundary:
             ("dlq.reason", reason.encode()),
             ("dlq.text", text.encode(errors="replace")[:1000].decode(errors="ignore").encode()),
         ]
+
+
+def _schema_header(raw: Any) -> str | None:
+    """The message's `schema` header, or None when it has none."""
+    for name, value in getattr(raw, "headers", None) or ():
+        if name == "schema":
+            return bytes(value).decode(errors="replace")
+    return None
+
+
+def _of_refused(engine: Engine, raw: Any, record: Record, position: Position) -> list[Record]:
+    """What a record says that is refused for its time alone: that its publisher's clock is ahead."""
+    take_refused = getattr(engine, "on_refused", None)
+    untimed = replace(position, append_ms=0)
+    if take_refused is None or refusal(record, raw.key, _schema_header(raw), untimed) is not None:
+        return []
+    outputs: list[Record] = take_refused(record, position)
+    return outputs

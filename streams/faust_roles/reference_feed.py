@@ -14,9 +14,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from schemas.codec import decode
 from schemas.errors import SchemaError
+from schemas.findings import Evidence
 from schemas.fleet import Job, Node, Policy
 from schemas.topics import topic_of
-from streams.core.policy_file import check_policy
+from streams.core.reference import take_reference
 
 if TYPE_CHECKING:
     from streams.core.roster import Roster
@@ -61,7 +62,9 @@ class ReferenceFeed:
                 batches = await consumer.getmany(timeout_ms=200, max_records=1000)
                 for partition, messages in batches.items():
                     for message in messages:
-                        self._take(partition.topic, message.value)
+                        place = Evidence(topic=partition.topic, partition=partition.partition, offset=message.offset)
+                        schema = next((value for name, value in message.headers if name == "schema"), None)
+                        self._take(place, message.key, schema, message.value)
         finally:
             await consumer.stop()
 
@@ -86,14 +89,14 @@ class ReferenceFeed:
                 return False
         return True
 
-    def _take(self, topic: str, value: bytes | None) -> None:
+    def _take(self, place: Evidence, key: bytes | None, schema: bytes | None, value: bytes | None) -> None:
         if value is None:
             return
         try:
-            record = decode(topic, value)
-            if isinstance(record, Policy):
-                check_policy(record)
-            self._roster.take(record)
+            record = decode(place.topic, value)
+            take_reference(
+                self._roster, record, key, schema.decode(errors="replace") if schema is not None else None, place
+            )
         except (SchemaError, ValueError) as error:
             # The owner of the reference data sees it in `paceline topics check`; a worker keeps what it has.
-            _log.error("reference record refused", topic=topic, reason=str(error))
+            _log.error("reference record refused", topic=place.topic, reason=str(error))

@@ -168,20 +168,29 @@ class Sender:
             }
         )
 
-    def send(self, topic: str, key: bytes | None, value: bytes | None) -> int:
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]] | None = None,
+        timestamp_ms: int = 0,
+    ) -> int:
         number, self._sent = self._sent, self._sent + 1
 
         def stand(error: Any, found: Message) -> None:
             assert error is None, f"{topic}: {error}"
             self.places[number] = (found.topic() or "", found.partition() or 0, found.offset() or 0)
 
-        self._producer.produce(topic, key=key, value=value, on_delivery=stand)
+        self._producer.produce(
+            topic, key=key, value=value, headers=headers or [], timestamp=timestamp_ms, on_delivery=stand
+        )
         self._producer.poll(0)
         return number
 
-    def record(self, record: Record) -> int:
+    def record(self, record: Record, timestamp_ms: int = 0) -> int:
         wire = message(record)
-        return self.send(wire.topic, wire.key, wire.value)
+        return self.send(wire.topic, wire.key, wire.value, timestamp_ms=timestamp_ms)
 
     def flush(self) -> None:
         assert self._producer.flush(60) == 0

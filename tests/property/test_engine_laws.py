@@ -162,6 +162,20 @@ def test_the_jobs_engine_survives_a_restart(stream: Stream, seed: int, split: in
     assert_engine_restart_changes_nothing(lambda: JobsEngine(SITE, 0, ROSTER), heard, arriving, split)
 
 
+@LAW
+@given(steps(), SEEDS, SPLIT)
+def test_the_jobs_engine_survives_a_restart_beside_a_clock_that_is_an_hour_behind(
+    stream: Stream, seed: int, split: int
+) -> None:
+    def told(record: Record) -> Record:
+        if getattr(record, "node_id", None) != "node-1":
+            return record
+        return record.model_copy(update={"event_time_ns": record.event_time_ns - 3_600_000_000_000})  # type: ignore[attr-defined]
+
+    arriving = [(told(record), position) for record, position in shuffled(stream, seed, doubled=0.1)]
+    assert_engine_restart_changes_nothing(lambda: JobsEngine(SITE, 0, ROSTER), heard, arriving, split)
+
+
 DECIDED = (
     "teaching_example",
     "cause_reversed_devices",

@@ -20,6 +20,7 @@ PURE = (
     "streams/detectors",
     "streams/engines",
     "streams/decisions",
+    "streams/profiles",
     "streams/replay.py",
     "streams/recorded_journal.py",
     "streams/journal_replay.py",
@@ -149,7 +150,7 @@ def test_decoding_starts_without_faust_pyarrow_and_pydantic() -> None:
     assert loaded_by("import agents.decode.driver") & HEAVY == set()
 
 
-@pytest.mark.parametrize("kind", ["kernel-log", "dcgm", "fabric", "steps"])
+@pytest.mark.parametrize("kind", ["kernel-log", "dcgm", "fabric", "steps", "kineto"])
 def test_each_decoder_is_light_as_well(kind: str) -> None:
     statement = (
         "import importlib\n"

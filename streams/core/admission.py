@@ -1,0 +1,39 @@
+"""Which records an engine may see: what the boundary of a worker and a replay both hold a decoded record against.
+
+A function of the message and its place alone, so that it is the same in any order, after a restart and in replay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from schemas.codec import schema_name
+from schemas.topics import topic_named
+from streams.core.position import MAX_AHEAD_NS, Position, ahead_of_append_ns
+
+if TYPE_CHECKING:
+    from schemas.base import Record
+
+__all__ = ["refusal"]
+
+
+def refusal(record: Record, key: bytes | None, schema: str | None, position: Position) -> str | None:
+    """Why a record is refused, in one line; None when it may be judged.
+
+    Args:
+        record: what was decoded.
+        key: the message's key. Without one a record is on any partition, and not with the others of its node or job.
+        schema: the message's `schema` header, as `paceline.gpu-frame.v1`; null is not held against the record.
+        position: topic, offset and append time.
+    """
+    if schema is not None and schema != schema_name(record):
+        return f"its schema header is {schema[:100]!r}, and it reads as {schema_name(record)}"
+    ahead_ns = ahead_of_append_ns(record, position)
+    if ahead_ns > MAX_AHEAD_NS:
+        return f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
+    name = topic_named(position.topic).key(record)
+    if key is None:
+        return f"the record is of {name!r} and was published without a key"
+    if name.encode() != key:
+        return f"the record is of {name!r} and was published under the key {key[:100]!r}"
+    return None

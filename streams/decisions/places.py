@@ -1,0 +1,140 @@
+"""Whether several suspects are one fault of a place: the smallest place that explains them, by a stated test.
+
+Places are those that nodes are registered with: rack, then zone. A place is named when nearly all suspects are in it and
+so many of them would be there by chance with a probability below 0.001, all places of its kind taken together
+(hypergeometric tail over the registered nodes' GPUs; Bonferroni). Suspects on one node are that node's matter. Several
+suspects of many nodes in a fleet that has but one place of a kind are that place's: chance cannot be told from it,
+and faults of three devices at once by chance are rarer still.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from schemas.findings import Finding
+    from schemas.fleet import Node
+    from streams.core.roster import Roster
+
+__all__ = ["PlaceBook", "SharedPlace", "place_of_ranks", "shared_place"]
+
+_LEAST_SUSPECTS = 3
+"""Three devices of a rack or zone within minutes: from there on no device is to blame (a judgement, with the test)."""
+_LEAST_NODES = 2
+_PROBABILITY = 1e-3
+_COVERED = 0.9
+_GPUS_UNKNOWN = 8
+"""GPUs of a node that is registered without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlace:
+    """A place that explains several suspects.
+
+    Attributes:
+        kind: `rack` or `zone`.
+        name: of the place.
+        suspects: how many of them are in it.
+        devices: how many devices it has.
+        probability: of as many suspects in some place of its kind by chance; 1 where there is but one place.
+    """
+
+    kind: str
+    name: str
+    suspects: int
+    devices: int
+    probability: float
+
+
+def shared_place(suspect_nodes: Iterable[str], nodes: Mapping[str, Node]) -> SharedPlace | None:
+    """The smallest place that explains the suspects, or None where they have none in common.
+
+    Args:
+        suspect_nodes: the node of each suspect device, once per device.
+        nodes: registered nodes by id.
+    """
+    suspects = Counter(suspect_nodes)
+    total = suspects.total()
+    if total < _LEAST_SUSPECTS or len(suspects) < _LEAST_NODES:
+        return None
+    sizes = {node_id: len(node.gpu_uuid) or _GPUS_UNKNOWN for node_id, node in nodes.items()}
+    fleet = sum(sizes.values())
+    for kind in ("rack", "zone"):
+        members: dict[str, list[str]] = {}
+        for node_id, node in nodes.items():
+            name = getattr(node, kind)
+            if name is not None:
+                members.setdefault(name, []).append(node_id)
+        inside = {name: sum(suspects[node_id] for node_id in ids) for name, ids in members.items()}
+        if not inside:
+            continue
+        name = min(inside, key=lambda place: (-inside[place], place))
+        if inside[name] < _COVERED * total:
+            continue
+        devices = sum(sizes[node_id] for node_id in members[name])
+        if len(members) == 1:
+            return SharedPlace(kind, name, inside[name], devices, 1.0)
+        probability = min(1.0, _tail(inside[name], total, devices, fleet) * len(members))
+        if probability < _PROBABILITY:
+            return SharedPlace(kind, name, inside[name], devices, probability)
+    return None
+
+
+def place_of_ranks(finding: Finding, roster: Roster) -> SharedPlace | None:
+    """The place whose ranks of a job became slow together, as a finding's `ranks` lists them; None for any other set.
+
+    Nearly all of the changed ranks must be in the place, and nearly all of the job's ranks there must have changed: a rack
+    of which some ranks keep their pace has no fault of its own.
+    """
+    seats = roster.job(finding.job_id or "", finding.epoch or 0).seats
+    told = finding.values.get("ranks")
+    changed = {int(rank) for rank in told} if isinstance(told, list) else set()
+    place = shared_place([seats[rank].node_id for rank in sorted(changed) if rank in seats], roster.nodes)
+    if place is None:
+        return None
+    there = [
+        seat.rank
+        for seat in seats.values()
+        if (node := roster.nodes.get(seat.node_id)) is not None and getattr(node, place.kind) == place.name
+    ]
+    return place if len(changed.intersection(there)) >= _COVERED * len(there) else None
+
+
+def _tail(inside: int, suspects: int, devices: int, fleet: int) -> float:
+    """Probability that at least `inside` of `suspects` drawn from `fleet` fall among `devices`."""
+    suspects = min(suspects, fleet)
+    ways = sum(
+        comb(devices, count) * comb(fleet - devices, suspects - count)
+        for count in range(inside, min(suspects, devices) + 1)
+        if suspects - count <= fleet - devices
+    )
+    return ways / comb(fleet, suspects)
+
+
+class PlaceBook:
+    """Which slow ranks are explained by which place, so that a place is well again when its last one is."""
+
+    def __init__(self) -> None:
+        self._component_of: dict[str, str] = {}
+
+    def join(self, finding_id: str, component: str) -> None:
+        """A place explains a finding."""
+        self._component_of[finding_id] = component
+
+    def leave(self, finding_id: str) -> str | None:
+        """A finding was cleared: the place that is well again by that, if any."""
+        component = self._component_of.pop(finding_id, None)
+        return component if component is not None and component not in self._component_of.values() else None
+
+    def snapshot(self) -> dict[str, str]:
+        """Plain data that `restore` takes."""
+        return dict(sorted(self._component_of.items()))
+
+    def restore(self, snapshot: Mapping[str, str]) -> None:
+        """Replace the state by a snapshot's."""
+        self._component_of = dict(snapshot)

@@ -1,0 +1,135 @@
+"""A decisions worker without Kafka: topics as lists, a feed of reference records, snapshots, and sudden ends.
+
+It does what `streams.faust_roles` does, one step at a time and in whatever order a test asks for: reference records are
+read by partition at any moment, findings are judged one by one, and a restart goes on from the last snapshot with all
+reference records read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import orjson
+
+from schemas.archive import ArchiveLine
+from schemas.codec import message
+from schemas.findings import Evidence, Finding
+from schemas.topics import topic_of
+from streams.core.position import Position, event_time_of
+from streams.core.roster import Roster
+from streams.core.snapshot_codec import PackedSnapshot, pack, unpack
+from streams.engines.decisions import DecisionsEngine
+
+if TYPE_CHECKING:
+    import random
+
+    from schemas.base import Record
+
+__all__ = ["DecisionsWorker"]
+
+FINDINGS = topic_of(Finding).name
+
+
+class DecisionsWorker:
+    """One partition of a site's decisions.
+
+    Args:
+        site_id: the site.
+        rng: in which order partitions of reference records are read.
+        partition: of the findings.
+    """
+
+    def __init__(self, site_id: str, rng: random.Random, partition: int = 2) -> None:
+        self.lines: list[ArchiveLine] = []
+        """Everything that was appended to a topic, in the order of appending."""
+        self._site_id, self._rng, self._partition = site_id, rng, partition
+        self._ends: dict[tuple[str, int], int] = defaultdict(int)
+        self._reference: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        self._findings: list[Record] = []
+        self._stored: tuple[PackedSnapshot, int, int] | None = None
+        self._start()
+
+    def publish(self, record: Record) -> None:
+        """Append a reference record to the partition of its key; the worker has not read it yet."""
+        place = (topic_of(record).name, sum(message(record).key) % 4)
+        self._reference[place].append(record)
+        self._append(record, place[1])
+
+    def read_some(self) -> None:
+        """Have the feed read a few of what it has not read."""
+        for _ in range(self._rng.randint(1, 4)):
+            self._read_one()
+
+    def find(self, record: Record) -> None:
+        """Append a finding or a mark, and judge it."""
+        self._findings.append(record)
+        self._append(record, self._partition)
+        self._judge(len(self._findings) - 1)
+
+    def snapshot(self) -> None:
+        """Store the engine's state with what it holds and where to go on."""
+        packed = pack(self._engine.snapshot())
+        folded = len(self._findings) - 1
+        resume = self._engine.resume_offsets().get(FINDINGS, folded + 1)
+        self._stored = (packed, folded, resume)
+
+    def kill(self) -> None:
+        """End without a word and start again: from the last snapshot, or from the beginning without one."""
+        self._start()
+        while self._read_one():
+            pass
+        if self._stored is None:
+            begin = 0
+        else:
+            packed, folded, begin = self._stored
+            self._engine.restore(unpack(packed.chunks, packed.digest), {FINDINGS: folded})
+        for offset in range(begin, len(self._findings)):
+            self._judge(offset)
+            if self._rng.random() < 0.1:
+                self._read_one()
+
+    def recorded(self, record: str) -> list[bytes]:
+        """Values of the lines of one family of records, in order."""
+        return [orjson.dumps(line.value) for line in self.lines if line.value["record"] == record]
+
+    def _start(self) -> None:
+        self._roster = Roster()
+        self._engine = DecisionsEngine(self._site_id, self._roster)
+        self._read: dict[tuple[str, int], int] = defaultdict(int)
+
+    def _read_one(self) -> bool:
+        unread = [place for place, records in self._reference.items() if self._read[place] < len(records)]
+        if not unread:
+            return False
+        topic, partition = place = self._rng.choice(unread)
+        offset = self._read[place]
+        self._read[place] += 1
+        self._roster.take(self._reference[place][offset], Evidence(topic=topic, partition=partition, offset=offset))
+        return True
+
+    def _judge(self, offset: int) -> None:
+        record = self._findings[offset]
+        at_ns = getattr(record, "mark_ns", None) or event_time_of(record) or 0
+        position = Position(FINDINGS, self._partition, offset, at_ns // 1_000_000)
+        for output in self._engine.on_record(record, position):
+            self._append(output, 1)
+
+    def _append(self, record: Record, partition: int) -> None:
+        wire = message(record)
+        place = (wire.topic, partition)
+        offset, self._ends[place] = self._ends[place], self._ends[place] + 1
+        at_ns = getattr(record, "mark_ns", None) or event_time_of(record) or getattr(record, "effective_from_ns", 0)
+        headers = {name: value.decode() for name, value in wire.headers}
+        self.lines.append(
+            ArchiveLine(
+                wire.topic,
+                partition,
+                offset,
+                at_ns // 1_000_000,
+                wire.key.decode(),
+                orjson.loads(wire.value),
+                headers,
+                len(self.lines) + 1,
+            )
+        )
