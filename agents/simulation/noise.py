@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FloatArray", "KeyArray", "Noise", "entity_key", "entity_keys"]
+__all__ = ["FloatArray", "KeyArray", "Noise", "StepArray", "entity_key", "entity_keys", "part_keys"]
 
 FloatArray = NDArray[np.float64]
 KeyArray = NDArray[np.uint64]
+StepArray = NDArray[np.int64]
 
 _MASK = (1 << 64) - 1
 # SplitMix64 (Steele, Lea, Flood 2014): the golden-ratio increment and the two multipliers of its finalizer.
@@ -37,6 +38,15 @@ def entity_key(name: str) -> int:
 def entity_keys(names: Sequence[str]) -> KeyArray:
     """Keys of several entities, in their order."""
     return np.array([entity_key(name) for name in names], dtype=np.uint64)
+
+
+def part_keys(keys: KeyArray, count: int) -> KeyArray:
+    """Keys of `count` parts of each entity (its blocks, microbatches, documents), shape (*keys, count).
+
+    A part's key depends on its entity and its number, never on `count`.
+    """
+    parts = np.array([_mix(index) for index in range(1, count + 1)], dtype=np.uint64)
+    return _mix_all(keys[..., None] ^ parts)
 
 
 def _mix(word: int) -> int:
@@ -76,6 +86,19 @@ class Noise:
         """One standard normal number per entity (Box-Muller over two uniform draws)."""
         radius = self.uniform(purpose, entities, step)
         angle = self.uniform(purpose + "/angle", entities, step)
+        result: FloatArray = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
+        return result
+
+    def uniform_steps(self, purpose: str, entities: KeyArray, steps: StepArray) -> FloatArray:
+        """`uniform` of several steps at once: one number in (0, 1), shape (steps, *entities)."""
+        streams = _mix_all(np.uint64(self._purpose(purpose)) ^ _mix_all(steps.astype(np.uint64)))
+        words = _mix_all(entities[None] ^ streams.reshape(-1, *(1,) * entities.ndim))
+        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * _TO_UNIT
+
+    def normal_steps(self, purpose: str, entities: KeyArray, steps: StepArray) -> FloatArray:
+        """`normal` of several steps at once, shape (steps, *entities)."""
+        radius = self.uniform_steps(purpose, entities, steps)
+        angle = self.uniform_steps(purpose + "/angle", entities, steps)
         result: FloatArray = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
         return result
 

@@ -1,0 +1,82 @@
+"""The catalogue: which cases a suite has, and which of them are run.
+
+Seeds 0 to 9 are for tuning, 10 to 19 held out. A case and its seed say all; nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from agents.simulation.benchmark.adversarial import adversarial_cases
+from agents.simulation.benchmark.plain import plain_cases
+from agents.simulation.benchmark.replicas import (
+    barrier_cases,
+    greyhound_cases,
+    greyhound_detection_cases,
+    minder_cases,
+    resihp_cases,
+    soak_cases,
+    what_if_cases,
+)
+from agents.simulation.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agents.simulation.benchmark.case import BenchmarkCase
+
+__all__ = ["HELD_OUT_SEEDS", "SUITES", "TUNING_SEEDS", "cases"]
+
+TUNING_SEEDS = tuple(range(10))
+HELD_OUT_SEEDS = tuple(range(10, 20))
+
+
+def _ci(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
+    return [(case, seed) for case in chain(plain_cases(), adversarial_cases()) for seed in seeds]
+
+
+_SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] = {
+    "ci": _ci,
+    "minder": minder_cases,
+    "greyhound": greyhound_cases,
+    "greyhound_detection": greyhound_detection_cases,
+    "what_if": what_if_cases,
+    "resihp": resihp_cases,
+    "soak": soak_cases,
+    "barrier": barrier_cases,
+}
+SUITES = tuple(_SUITES)
+"""ci: rows A and B. minder: C1. greyhound: C3. greyhound_detection: C2. what_if: C4. resihp: C8. soak: fault-free at
+scale. barrier: 2,048 ranks that wait for one."""
+
+
+def cases(
+    suite: str,
+    seeds: Sequence[int] = TUNING_SEEDS,
+    *,
+    limit: int | None = None,
+    largest_ranks: int | None = None,
+) -> tuple[tuple[BenchmarkCase, int], ...]:
+    """(case, seed) pairs of a suite.
+
+    Args:
+        suite: one of `SUITES`.
+        seeds: in `ci`, `greyhound`, `resihp`, `soak` and `barrier` each case is run with each of them; the other suites
+            have a fixed number of cases, which take them in turn.
+        limit: how many pairs at most, spread evenly over the suite, so that every row and every seed has its share.
+        largest_ranks: leaves out cases of more ranks.
+
+    Raises:
+        ScenarioError: no such suite, or no seed.
+    """
+    if suite not in _SUITES:
+        raise ScenarioError(f"no suite {suite!r}; there are {', '.join(SUITES)}")
+    if not seeds:
+        raise ScenarioError(f"suite {suite}: it needs a seed at least")
+    pairs = _SUITES[suite](tuple(seeds))
+    if largest_ranks is not None:
+        pairs = [(case, seed) for case, seed in pairs if case.ranks <= largest_ranks]
+    if limit is not None and limit < len(pairs):
+        pairs = [pairs[index * len(pairs) // limit] for index in range(max(0, limit))]
+    return tuple(pairs)
