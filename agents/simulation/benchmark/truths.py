@@ -226,7 +226,9 @@ def _places(inventory: Inventory, segment: Segment, fault: PlacedFault) -> tuple
     if fault.switch >= 0:
         switch_id = inventory.topology.switch_ids[fault.switch]
         rail = (Place("rail", switch_id, switch_id=switch_id),) if inventory.topology.is_rail else ()
-        return (Place("switch", switch_id, switch_id=switch_id), *rail), ()
+        # Without counters a rail's switch and one cable of it slow the same rings alike: "network" is all that can be said.
+        unlocalised = () if fault.plan.counters_visible else (job,)
+        return (Place("switch", switch_id, switch_id=switch_id), *rail), unlocalised
     if kind in _GROUP_KINDS:
         nodes = tuple(_node(inventory, machine) for machine in sorted({machine for machine, _ in members}))
         devices = tuple(_device(inventory, segment, member, "gpu") for member in members)
