@@ -23,9 +23,11 @@ from pydantic import ValidationError
 from agents.clock import Clock, SystemClock
 from agents.collectors.base import Collector, Row
 from agents.frame_assembly import FabricAssembly, GpuAssembly
+from agents.held_events import HeldEvents
 from agents.identity import AgentIdentity, Sequences, agent_version
 from agents.local_ranks import LocalRanks
 from agents.process_devices import ProcessDevices
+from agents.producer_link import refused_settings
 from agents.publisher import KafkaPublisher, Publisher, PublisherSettings, PublisherSettingsError
 from agents.service_manager import ServiceManager
 from agents.settings import AgentSettings, SettingsError
@@ -83,6 +85,7 @@ class Agent:
         self._sequences = Sequences()
         self._collectors = tuple(collectors)
         self._sources = Sources(collectors, settings.collect_deadline_s)
+        self._held = HeldEvents(publisher)
         self._service_manager = service_manager or ServiceManager("")
         self._ticked_s = time.monotonic()
         self._said_sources = False
@@ -131,9 +134,10 @@ class Agent:
         if is_due(self._heartbeat_ns, now_ns, round((self._settings.heartbeat_s - self._settings.tick_s / 2) * 1e9)):
             self._heartbeat_ns = now_ns
             self._status("heartbeat", now_ns)
-        tick = self._sources.read(now_ns)
-        self._publisher.publish_all((*tick.events, *tick.records))
-        self._sources.acknowledge(tick)
+        tick = self._sources.read(now_ns, self._held.sources)
+        if tick.records:
+            self._publisher.publish_all(tick.records)
+        self._sources.acknowledge(self._held.hand_on(tick))
         self._delivering = tuple(name for name, readings in tick.readings.items() if readings is not None)
         self._host = self._host_load(tick)
         self._publish_frames(tick, now_ns)
@@ -240,12 +244,16 @@ class Agent:
     def _stop(self) -> None:
         if self._socket is not None:
             self._socket.stop()
+        if self._held:
+            self._sources.acknowledge(self._held.hand_on(Tick()))
         self._sources.stop()
         self._status("stop", self._clock.time_ns())
         left = self._publisher.flush(self._settings.drain_s)
         if left:
             _LOG.warning("%d messages were not delivered within %g s", left, self._settings.drain_s)
         self._publisher.close()
+        if self._held:
+            _LOG.warning("%d kernel events found no room; the next start reads them again", len(self._held))
 
 
 def tick_wait_s(node_id: str, period_s: float, now_ns: int) -> float:
@@ -321,7 +329,7 @@ def check_settings(settings: AgentSettings) -> None:
     try:
         Producer({**wire, "bootstrap.servers": "", "log_level": 0})  # without brokers it connects to nobody
     except (KafkaException, TypeError) as error:
-        raise PublisherSettingsError(f"the Kafka client refuses its settings: {error}") from None
+        raise PublisherSettingsError(refused_settings(error)) from None
 
 
 def _publisher_settings(settings: AgentSettings, client_id: str) -> PublisherSettings:
@@ -351,6 +359,7 @@ def _spool_settings(settings: AgentSettings) -> SpoolSettings | None:
         settings.spool_bulk_kbytes,
         settings.spool_sync_s,
         settings.dead_letter_kbytes,
+        makes_parent=settings.spool_dir == "auto",
     )
 
 

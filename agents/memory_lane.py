@@ -69,7 +69,23 @@ class MemoryLane:
 
     def take(self, wires: Sequence[Message]) -> int:
         """Queue messages; how many were taken."""
-        return sum(self._take(Ticket(self, wire, self._now_ns())) for wire in wires)
+        taken = 0
+        for wire in wires:
+            try:
+                taken += self._take(Ticket(self, wire, self._now_ns()))
+            except LinkBusyError:
+                with self.lock:
+                    self.tally.refuse(wire.topic, "queue_full")
+        return taken
+
+    def offer(self, wires: Sequence[Message]) -> int:
+        """As `take`, up to the first that finds no room in time, which is not counted; how many are dealt with."""
+        for dealt, wire in enumerate(wires):
+            try:
+                self._take(Ticket(self, wire, self._now_ns()))
+            except LinkBusyError:
+                return dealt
+        return len(wires)
 
     def poll(self) -> None:
         """Try again what failed."""
@@ -132,16 +148,18 @@ class MemoryLane:
             )
 
     def _take(self, ticket: Ticket) -> bool:
-        topic = ticket.wire.topic
+        """Queue a message; False if it is a dead letter.
+
+        Raises:
+            LinkBusyError: there is no room, and there was none for as long as this lane waits.
+        """
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
                 self._send_if_below_limit(ticket)
             except LinkBusyError:
                 if time.monotonic() >= deadline:
-                    with self.lock:
-                        self.tally.refuse(topic, "queue_full")
-                    return False
+                    raise
                 self._link.poll(_WAIT_STEP_S)
             except MessageRefusedError as refused:
                 with self.lock:

@@ -20,7 +20,7 @@ from agents.publisher_settings import PublisherSettings, PublisherSettingsError
 from agents.refusals import is_of_the_batch, is_of_the_topic
 from schemas.codec import Message
 
-__all__ = ["Lane", "LinkBusyError", "MessageRefusedError", "ProducerLink", "Ticket"]
+__all__ = ["Lane", "LinkBusyError", "MessageRefusedError", "ProducerLink", "Ticket", "refused_settings"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,7 +143,9 @@ class ProducerLink:
             raise LinkBusyError from None
         except KafkaException as error:
             reason = error.args[0]
-            self.say(f"produce {wire.topic}", f"{wire.topic}: {reason.str() if hasattr(reason, 'str') else error}")
+            self.say(
+                f"produce {wire.topic}", f"kafka: {wire.topic}: {reason.str() if hasattr(reason, 'str') else error}"
+            )
             if hasattr(reason, "code") and (is_of_the_topic(reason) or is_of_the_batch(reason)):
                 raise MessageRefusedError(reason.name(), reason.str()) from None
             raise LinkBusyError from None
@@ -194,7 +196,7 @@ class ProducerLink:
             is_new = kind not in self._said
             self._said.add(kind)
         if is_new:
-            _LOG.warning("kafka: %s", text)
+            _LOG.warning("%s", text)
 
     def _report(self, ticket: Ticket, error: Any) -> None:
         if error is None:
@@ -202,18 +204,23 @@ class ProducerLink:
                 with self._lock:
                     self._said.clear()
         elif error.code() not in _PURGED:
-            self.say(f"{error.name()} {ticket.wire.topic}", f"{ticket.wire.topic}: {error.str()}")
+            self.say(f"{error.name()} {ticket.wire.topic}", f"kafka: {ticket.wire.topic}: {error.str()}")
         ticket.lane.on_report(ticket, error)
 
     def _on_error(self, error: Any, generation: int) -> None:
         if error.fatal() and generation == self.generation:
             self._is_dead = True
-        self.say(str(error.name()), error.str())
+        self.say(str(error.name()), f"kafka: {error.str()}")
 
     def _new_producer(self, generation: int) -> Any:
         try:
             return self._producer_class({**self._config, "error_cb": lambda error: self._on_error(error, generation)})
         except (KafkaException, TypeError) as error:
-            reason = error.args[0] if error.args else error
-            text = reason.str() if hasattr(reason, "str") else str(reason)
-            raise PublisherSettingsError(f"the Kafka client refuses its settings: {text}") from None
+            raise PublisherSettingsError(refused_settings(error)) from None
+
+
+def refused_settings(error: Exception) -> str:
+    """What a client said of its settings, in one line."""
+    reason = error.args[0] if error.args else error
+    text = reason.str() if hasattr(reason, "str") else str(reason)
+    return f"the Kafka client refuses its settings: {' '.join(text.split())}"

@@ -62,6 +62,14 @@ class Publisher(Protocol):
         """Take records for delivery, in order; how many were taken. Cheaper than one by one."""
         ...
 
+    def offer(self, events: Sequence[KernelEvent]) -> int:
+        """Take events in order, up to the first for which there is no room now; how many are dealt with.
+
+        An event that is given up for good is dealt with, and counted. What there was no room for is not counted: its
+        caller keeps it and offers it again.
+        """
+        ...
+
     def poll(self) -> None:
         """Let delivery reports in; costs nothing where there are none."""
         ...
@@ -169,11 +177,7 @@ class KafkaPublisher:
             try:
                 wire = message(record)
             except SchemaError as error:
-                name = type(record).__name__
-                self._link.say(name, f"{name} cannot be sent: {error}")
-                with lane.lock:
-                    lane.tally.received += 1
-                    lane.tally.refuse(name, "invalid")
+                self._refuse_invalid(lane, record, error)
                 continue
             with lane.lock:
                 lane.tally.received += 1
@@ -185,6 +189,29 @@ class KafkaPublisher:
             self.poll()
         taken = self._critical.take(lanes[True]) if lanes[True] else 0
         return taken + (self._bulk.take(lanes[False]) if lanes[False] else 0)
+
+    def offer(self, events: Sequence[KernelEvent]) -> int:
+        """Take events in order, up to the first for which there is no room now; how many are dealt with."""
+        if self._is_closed:
+            return 0
+        wires: list[Message] = []
+        places: list[int] = []
+        invalid: list[tuple[int, SchemaError]] = []
+        for place, event in enumerate(events):
+            try:
+                wires.append(message(event))
+                places.append(place)
+            except SchemaError as error:
+                invalid.append((place, error))
+        self.poll()
+        taken = self._critical.offer(wires)
+        dealt = len(events) if taken == len(wires) else places[taken]
+        with self._critical.lock:
+            self._critical.tally.received += taken
+        for place, trouble in invalid:
+            if place < dealt:
+                self._refuse_invalid(self._critical, events[place], trouble)
+        return dealt
 
     def poll(self) -> None:
         """Let delivery reports in, replace a client that has failed for good, and send what waits."""
@@ -237,6 +264,13 @@ class KafkaPublisher:
             self._spool.close()
         except OSError as error:
             _LOG.warning("spool: %s", error.strerror or error)
+
+    def _refuse_invalid(self, lane: MemoryLane | SpooledLane, record: Record, error: SchemaError) -> None:
+        name = type(record).__name__
+        self._link.say(name, f"{name} cannot be sent: {error}")
+        with lane.lock:
+            lane.tally.received += 1
+            lane.tally.refuse(name, "invalid")
 
     def _open_spool(self, settings: PublisherSettings) -> Spool | None:
         if settings.spool is None:

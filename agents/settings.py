@@ -174,6 +174,9 @@ class AgentSettings:
         for name in ("node_id", "switch_id"):
             if len(getattr(self, name)) > 253:
                 raise SettingsError(f"{name} has more than 253 characters")
+            if getattr(self, name) != getattr(self, name).strip():
+                raise SettingsError(f"{name} is {getattr(self, name)!r}: it must not begin or end with a blank")
+        _check_characters(self)
 
 
 def _check_kernel_lines_once(sources: tuple[str, ...], disable: tuple[str, ...]) -> None:
@@ -181,6 +184,14 @@ def _check_kernel_lines_once(sources: tuple[str, ...], disable: tuple[str, ...])
         return
     if {"kernel-log", "auto"} & set(sources):
         raise SettingsError("sources has journald and kernel-log, which carry the same lines: put one into disable")
+
+
+def _check_characters(settings: AgentSettings) -> None:
+    for setting in dataclasses.fields(settings):
+        value = getattr(settings, setting.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and any(character < " " for character in text):
+                raise SettingsError(f"{setting.name} is {text!r}: it must not have control characters")
 
 
 def _check_spool_seconds(settings: AgentSettings) -> None:
@@ -263,6 +274,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is no TOML: {error}") from None
+    if others := sorted(document.keys() - {"agent"}):
+        raise SettingsError(f"{path}: {others[0]!r} is no table of an agent's; settings stand in [agent]")
     table = document.get("agent", {})
     if not isinstance(table, dict):
         raise SettingsError(f"{path}: agent is no table; write [agent]")

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +43,7 @@ class Tick:
         records: finished records, of late readings too.
         driver_version: the GPU driver's, where a source tells.
         cursors: by source, how far it is read with this tick; `Sources.acknowledge` takes them.
+        event_sources: those that gave `events`.
     """
 
     readings: dict[str, Readings | None] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Tick:
     records: tuple[Record, ...] = ()
     driver_version: str | None = None
     cursors: dict[str, object] = field(default_factory=dict)
+    event_sources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,14 @@ class Sources:
         for source in self._sources:
             source.join(max(0.0, deadline - time.monotonic()))
 
-    def read(self, now_ns: int) -> Tick:
-        """Ask every source that is free, and wait until all have answered or the deadline is over."""
+    def read(self, now_ns: int, resting: Collection[str] = ()) -> Tick:
+        """Ask every source that is free, and wait until all have answered or the deadline is over.
+
+        Args:
+            now_ns: wall time.
+            resting: sources that are not asked, because nobody has room for what they gave.
+        """
+        event_sources: set[str] = set()
         given: list[Readings] = []
         events: list[KernelEvent] = []
         records: list[Record] = []
@@ -124,23 +132,25 @@ class Sources:
                 late = source.take_late()
                 if late is not None:
                     events += late.events
+                    event_sources.update([source.name] if late.events else [])
                     records += late.records
                     if late.cursor is not None:
                         cursors[source.name] = late.cursor
-                if source.ask(self._tick, now_ns):
+                if source.name not in resting and source.ask(self._tick, now_ns):
                     self._awaited += 1
             self._all_answered.wait_for(lambda: self._awaited == 0, self._deadline_s)
             for source in self._sources:
                 readings[source.name] = answer = self._answer(source)
                 if answer is not None:
                     given.append(answer)
+                    event_sources.update([source.name] if answer.events else [])
                     if answer.cursor is not None:
                         cursors[source.name] = answer.cursor
         for answer in given:
             events += answer.events
             records += answer.records
         driver = next((answer.driver_version for answer in given if answer.driver_version), None)
-        return Tick(readings, tuple(events), tuple(records), driver, cursors)
+        return Tick(readings, tuple(events), tuple(records), driver, cursors, frozenset(event_sources))
 
     def acknowledge(self, tick: Tick) -> None:
         """The events and records of a tick were handed on: the sources may keep how far they are read.

@@ -23,8 +23,7 @@ class Spool:
     """An open spool.
 
     Args:
-        settings: place and caps. The directory is made if it is missing and its parent is there: a parent that is
-            missing is more often a mount or a typing error than a wish.
+        settings: place and caps. The directory is made if it is missing.
 
     Raises:
         SpoolUnavailableError: missing, not writable, or in use by another process.
@@ -35,6 +34,8 @@ class Spool:
         directory = settings.directory
         self._lock: int | None = None
         try:
+            if settings.makes_parent:
+                directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             directory.mkdir(mode=0o750, exist_ok=True)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,6 +43,8 @@ class SpoolSettings:
 
     Attributes:
         directory: the spool's own; it is made if its parent is there.
+        makes_parent: whether the parent is made too: yes for the agent's own state directory, where else a parent that
+            is missing is more often a mount or a typing error than a wish.
         critical_kbytes: cap of the critical lane.
         bulk_kbytes: cap of the bulk lane.
         bulk_sync_s: how often bulk is synced; what a power failure may cost.
@@ -54,6 +56,7 @@ class SpoolSettings:
     bulk_kbytes: int = 524_288
     bulk_sync_s: float = 1.0
     dead_letter_kbytes: int = 16_384
+    makes_parent: bool = False
 
     def critical_policy(self) -> LanePolicy:
         """Synced first, never dropped."""

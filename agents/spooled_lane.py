@@ -5,7 +5,7 @@ other sends from memory as long as the brokers answer; once its oldest message h
 memory is full, all that it holds goes to the disk in order, and what comes goes behind it until the disk is read out.
 So a lane sends in the order of taking. A message leaves the disk when the brokers have confirmed it or refused it for
 good; any other failure sends it and all that was not delivered again, in order, once nothing is on its way. Where the
-disk does not take a record, memory holds it if there is room. It knows nothing of what a record means.
+disk does not take a record, memory holds it if there is room, until the disk takes it. It knows nothing of what a record means.
 
 One message without an answer holds the lane back once `_LONGEST_SPAN` records behind it were sent: a lane's topics
 share its fate when the leader of one partition is away for long.
@@ -55,6 +55,10 @@ class LaneLimits:
     replay_bytes: int
     patience_s: float
     sync_every_s: float
+
+
+class _NoRoomError(Exception):
+    """A record finds no room now; the text is a reason of `DROP_REASONS`."""
 
 
 class SpooledLane:
@@ -118,6 +122,23 @@ class SpooledLane:
         with self.lock:
             return sum(self._send_or_keep(Ticket(self, wire, self._now_ns())) for wire in wires)
 
+    def offer(self, wires: Sequence[Message]) -> int:
+        """As `take`, up to the first that finds no room now, which is not counted; how many are dealt with.
+
+        Only of a lane that logs first.
+        """
+        dealt = 0
+        with self.lock:
+            for wire in wires:
+                try:
+                    self._put(Ticket(self, wire, self._now_ns()))
+                except _NoRoomError:
+                    break
+                dealt += 1
+        self._sync()
+        self.poll()
+        return dealt
+
     def _send_or_keep(self, ticket: Ticket) -> bool:
         if self._is_direct() and not self._is_closed:
             try:
@@ -147,28 +168,33 @@ class SpooledLane:
         return oldest is not None and time.monotonic() - oldest.sent_at_s >= self._limits.patience_s
 
     def _to_disk(self, ticket: Ticket) -> bool:
-        if self._is_closed:
-            self.tally.refuse(ticket.wire.topic, "closed")
+        try:
+            return self._put(ticket)
+        except _NoRoomError as reason:
+            self.tally.refuse(ticket.wire.topic, str(reason))
             return False
+
+    def _put(self, ticket: Ticket) -> bool:
+        """Put a message on the disk, or into memory where the disk does not take it; False if it is a dead letter.
+
+        Raises:
+            _NoRoomError: neither takes it.
+        """
+        if self._is_closed:
+            raise _NoRoomError("closed")
         try:
             self._disk.append(ticket.wire, ticket.arrival_ns)
         except SpoolFullError as error:
             self._link.say(f"spool {self._name}", f"spool: {error}")
-            self.tally.refuse(ticket.wire.topic, "spool_full")
-            return False
+            raise _NoRoomError("spool_full") from None
         except OSError as error:
             self._say_disk(error)
-            return self._to_memory(ticket)
+            if not self._logs_first or len(self._memory) >= _KEPT_IN_MEMORY:
+                raise _NoRoomError("spool_error") from None
+            self._memory.append(ticket)
         except ValueError as error:
             self._bury(ticket, "too_large", str(error), was_taken=False)
             return False
-        return True
-
-    def _to_memory(self, ticket: Ticket) -> bool:
-        if not self._logs_first or len(self._memory) >= _KEPT_IN_MEMORY:
-            self.tally.refuse(ticket.wire.topic, "spool_error")
-            return False
-        self._memory.append(ticket)
         return True
 
     def _spill(self) -> None:
@@ -199,6 +225,9 @@ class SpooledLane:
         now_s = time.monotonic()
         if now_s - self._saved_at_s >= _SAVE_EVERY_S:
             self._saved_at_s = now_s
+            if self._logs_first:
+                with self.lock:
+                    self._spill()  # what the disk did not take may find room by now
             try:
                 self._disk.save_position()
             except OSError as error:
@@ -336,7 +365,12 @@ class SpooledLane:
             if self._is_closed:
                 return
             self._spill()
-            while self._memory and self._to_disk(self._memory[0]):
+            while self._memory:
+                try:
+                    self._disk.append(self._memory[0].wire, self._memory[0].arrival_ns)
+                except (OSError, SpoolFullError) as error:
+                    self._say_disk(error)
+                    break
                 self._memory.popleft()
             for ticket in self._memory:
                 self.tally.fail(ticket.wire.topic, "not_delivered")

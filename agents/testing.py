@@ -16,6 +16,7 @@ from agents.fakes.nvml import FakeGpu, FakeNvml, NvmlFault
 from agents.fakes.sysfs import FakeEthtool, FakeSysfs
 from schemas.base import Record
 from schemas.codec import message
+from schemas.events import KernelEvent
 
 __all__ = [
     "ExporterRequest",
@@ -67,6 +68,17 @@ class RecordingPublisher:
     def publish_all(self, records: Sequence[Record]) -> int:
         """Keep records."""
         return sum(self.publish(record) for record in records)
+
+    def offer(self, events: Sequence[KernelEvent]) -> int:
+        """Keep events up to the first that is refused, for which there is then no room; how many were kept."""
+        with self._changed:
+            for dealt, event in enumerate(events):
+                message(event)
+                if self._refuse(event):
+                    return dealt
+                self.records.append(event)
+                self._changed.notify_all()
+        return len(events)
 
     def poll(self) -> None:
         """Nothing is ever under way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -35,7 +36,7 @@ def collect_command(name: str | None, config: Path | None, as_json: bool, timeou
     """Read a source once and print what it gave; without a name, print which sources there are.
 
     Returns:
-        0; 1 when the source is not here or gave nothing; 2 for a source or settings that there are not.
+        0, also when it is here and has no news; 1 when it is not here or cannot be read; 2 for a source or settings that there are not.
     """
     if name is None:
         _print_names(as_json)
@@ -56,8 +57,12 @@ def collect_command(name: str | None, config: Path | None, as_json: bool, timeou
     except CollectorError as error:
         typer.echo(f"paceline: {name}: {error}", err=True)
         return 1
+    rows = 0
     for kind, row in _rows(readings):
         _print_row(kind, row, as_json)
+        rows += 1
+    if not rows:
+        typer.echo(f"paceline: {name}: can be read here, and has nothing to say now", err=True)
     return 0
 
 
@@ -94,6 +99,8 @@ def _rows(readings: Readings) -> Iterator[tuple[str, dict[str, Any]]]:
         yield str(port.get("kind", "port")), {name: value for name, value in port.items() if name != "kind"}
     if readings.host is not None:
         yield "host", dict(readings.host)
+    for dump in readings.dumps:
+        yield "dump", asdict(dump)
     for record in (*readings.events, *readings.records):
         fields = record.model_dump(mode="json", exclude_none=True)
         yield str(fields.pop("record", type(record).__name__)), fields

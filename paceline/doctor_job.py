@@ -31,18 +31,24 @@ class DoctorJobError(Exception):
 
 
 def doctor_job_command(
-    job_id: str | None, socket_path: str | None, env_file: Path | None, own_environment: bool, as_json: bool
+    job_id: str | None,
+    socket_path: str | None,
+    env_file: Path | None,
+    own_environment: bool,
+    as_json: bool,
+    config: Path | None = None,
 ) -> int:
     """Look, say, and return 1 when something needed is off, 2 when there was nothing to look at.
 
     Args:
         job_id: the job; None is every job on this node, if the agent is asked.
-        socket_path: the agent's socket; None is `PACELINE_SOCKET`, else the agent's default.
+        socket_path: the agent's socket; None is that of the agent's settings.
         env_file: a file of variables to look at instead.
         own_environment: look at this process's environment instead.
         as_json: print NDJSON.
+        config: the agent's TOML file.
     """
-    from agents.settings import AgentSettings
+    from agents.settings import SettingsError, load
     from paceline.doctor_command import tell
 
     try:
@@ -51,9 +57,9 @@ def doctor_job_command(
         elif own_environment:
             checks = environment_checks(os.environ, "environment")
         else:
-            path = socket_path or os.environ.get("PACELINE_SOCKET") or AgentSettings().socket
-            checks = job_checks(ask_agent(path)["ranks"], job_id)
-    except DoctorJobError as error:
+            asked = ask_agent(socket_path or load(config, None, os.environ).socket)
+            checks = job_checks(asked["ranks"], job_id)
+    except (DoctorJobError, SettingsError) as error:
         import typer
 
         typer.echo(f"paceline: {error}", err=True)
@@ -67,6 +73,8 @@ def ask_agent(path: str) -> dict[str, Any]:
     Raises:
         DoctorJobError: no agent answers.
     """
+    if not path:
+        raise DoctorJobError("`socket` is empty, so no trainer reports to this agent; look at a file with --env-file")
     text = bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -130,6 +130,8 @@ def place_checks(settings: AgentSettings, needed: bool) -> list[Check]:
         spool = str(Path(settings.state_dir, "spool")) if settings.state_dir else ""
     if spool:
         reason = _not_writable(Path(spool))
+        if reason is None and settings.spool_dir != "auto" and not Path(spool).parent.exists():
+            reason = f"{Path(spool).parent} does not exist: make it, or mount what belongs there"
         note = reason or f"{spool} can be written"
         checks.append(Check("spool", reason is None, needed, note))
     return checks

@@ -78,6 +78,11 @@ class DumpDirectoryCollector:
         """A collector for one run of the agent."""
         return cls(settings.flight_recorder_dumps)
 
+    @property
+    def malformed(self) -> int:
+        """Dumps that are truncated, or could not be read."""
+        return self.counters["truncated"] + self.counters["unreadable"]
+
     def is_supported(self) -> str | None:
         """None if there are patterns; dumps that are not there yet are waited for."""
         return None if self._patterns else "flight_recorder_dumps names none: give the recorder's prefix and a *"

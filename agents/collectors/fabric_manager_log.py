@@ -79,6 +79,8 @@ class FabricManagerLogCollector:
         """None if the log can be opened, else why not."""
         if not self._path.exists():
             return f"{self._path} does not exist: no Fabric Manager logs here"
+        if self._path.is_dir():
+            return f"{self._path} is a directory: name a log in fabric_manager_log"
         if not os.access(self._path, os.R_OK):
             return f"{self._path} is not readable: run as root or as a member of its group"
         return None

@@ -90,6 +90,8 @@ class KernelLogCollector:
             return None
         if not self._path.exists():
             return f"{self._path} does not exist"
+        if self._path.is_dir():
+            return f"{self._path} is a directory: name a log in kernel_log"
         if not os.access(self._path, os.R_OK):
             return f"{self._path} is not readable: run as root or give CAP_SYSLOG"
         return None

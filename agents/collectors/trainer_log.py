@@ -74,7 +74,8 @@ class TrainerLogCollector:
     @property
     def malformed(self) -> int:
         """Lines that were meant to be telemetry and could not be read."""
-        open_files = (file.report.malformed for group in self._groups for file in group.files.values())
+        # Asked from the thread of the metrics page, while files come and go.
+        open_files = (file.report.malformed for group in self._groups for file in list(group.files.values()))
         return self._closed_malformed + sum(open_files)
 
     @property

@@ -162,11 +162,21 @@ def test_an_agent_that_is_killed_and_stopped_again_and_again_says_everything_onc
     records = read_all(broker.bootstrap_servers, GpuFrame, NodeStatus, KernelEvent)
     lines = {record.kmsg_seq for record in records if isinstance(record, KernelEvent)}
     assert lines == set(range(log.lines)), f"seed {seed}: {sorted(set(range(log.lines)) - lines)[:20]} are missing"
-    states = Counter(record.state for record in records if isinstance(record, NodeStatus))
-    assert states["start"] == len(how) + 1
-    assert states["stop"] == 1 + how.count(signal.SIGTERM)
     assert not list((tmp_path / "state" / "spool").glob("dead-letters*"))
+    states = Counter(record.state for record in records if isinstance(record, NodeStatus))
+    told = f"seed {seed}: {_statuses(records)}; the agent said:\n{(tmp_path / 'agent.log').read_text()}"
+    assert states["start"] == len(how) + 1, told
+    assert states["stop"] == 1 + how.count(signal.SIGTERM), told
     _engine_takes_each_once(records, seed)
+
+
+def _statuses(records: list[Record]) -> dict[str, list[str]]:
+    """By session, what arrived of the node's status."""
+    arrived: dict[str, list[str]] = {}
+    for record in records:
+        if isinstance(record, NodeStatus):
+            arrived.setdefault(record.agent_session, []).append(f"{record.seq} {record.state}")
+    return arrived
 
 
 def _engine_takes_each_once(records: list[Record], seed: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from agents.collectors.base import CollectorError, Readings
+from agents.collectors.base import CollectorError, Dump, Readings
 from agents.settings import AgentSettings, load
 from agents.source_registry import Source, known_sources
 from agents.testing import ScriptedCollector
@@ -96,7 +96,9 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 return cls("door", [script], unsupported)
 
         monkeypatch.setattr(
-            collect_command, "chosen", lambda names: [Source("door", cast("Any", Scripted), 50, False, "here", "A door.")]
+            collect_command,
+            "chosen",
+            lambda names: [Source("door", cast("Any", Scripted), 50, False, "here", "A door.")],
         )
 
     return put
@@ -129,6 +131,19 @@ def test_the_load_of_the_host_is_a_line_of_its_own(source: Callable[..., None]) 
     assert json.loads(paceline("collect", "door", "--json").stdout) == {
         "kind": "host", "observed_ns": 5, "cpu_count": 8,
     }  # fmt: skip
+
+
+def test_a_source_that_is_here_and_has_no_news_says_so(source: Callable[..., None]) -> None:
+    source(Readings())
+    done = paceline("collect", "door", "--json")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "paceline: door: can be read here, and has nothing to say now\n"
+
+
+def test_a_dump_is_a_line_of_its_own(source: Callable[..., None]) -> None:
+    source(Readings(dumps=(Dump("/tmp/d_3", 3, 9, 5, "ab", "pickle", True),)))
+    shown = json.loads(paceline("collect", "door", "--json").stdout)
+    assert (shown["kind"], shown["path"], shown["complete"]) == ("dump", "/tmp/d_3", True)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +284,13 @@ def test_a_spool_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (check,) = doctor_node.place_checks(settings, needed=True)
     assert check.ok
     assert not (tmp_path / "state").exists()
+
+
+def test_a_spool_that_is_named_needs_its_parent(tmp_path: Path) -> None:
+    settings = AgentSettings(socket="", spool_dir=str(tmp_path / "none" / "spool"))
+    (check,) = doctor_node.place_checks(settings, needed=True)
+    assert not check.ok
+    assert "does not exist" in check.note
 
 
 @pytest.mark.parametrize(("mask", "held"), [(0, [False, False]), (1 << 34, [True, False]), (1 << 2, [False, True])])

@@ -111,6 +111,10 @@ def test_a_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     assert second[0].kmsg_seq > first[-1].kmsg_seq
 
 
+def test_a_directory_is_no_log(tmp_path: Path) -> None:
+    assert "is a directory" in str(collector(tmp_path).is_supported())
+
+
 def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
     source = collector(log, from_start=False)

@@ -102,6 +102,7 @@ def test_a_dump_that_was_cut_is_told_as_such_and_again_when_it_is_written_anew(n
     node.write(0, AS_JSON)
     assert [(dump.encoding, dump.complete) for dump in node.settled()] == [("json", True)]
     assert node.collector.counters == {"truncated": 1, "complete": 1}
+    assert node.collector.malformed == 1
 
 
 def test_of_many_dumps_each_reading_takes_one(node: Node) -> None:

@@ -208,3 +208,13 @@ def test_the_recording_publisher_refuses_what_it_is_told_to() -> None:
     assert [recording.publish(record) for record in records] == [False, True]
     assert recording.of(KernelEvent) == [records[1]]
     assert recording.dropped == 1
+
+
+def test_an_offer_without_a_spool_stops_at_the_first_that_finds_no_room() -> None:
+    made, producer = publisher(wait_s=0.01)
+    events = [event().model_copy(update={"kmsg_seq": number}) for number in range(15)]
+    assert made.offer(events) == 10
+    assert made.refused == {}
+    producer.settle(None)
+    assert made.offer(events[10:]) == 5
+    assert made.counters().critical.received == 15

@@ -479,3 +479,66 @@ def test_what_made_room_while_it_was_on_its_way_is_counted_at_the_end(tmp_path: 
     made.close()
     counters = made.counters().bulk
     assert counters.dropped["spool_full"] + counters.spool_records == 300
+
+
+def test_an_offer_to_a_full_lane_counts_nothing_and_is_taken_when_there_is_room(tmp_path: Path) -> None:
+    made, producer = publisher(tmp_path, critical_kbytes=16)
+    events = [event(number) for number in range(200)]
+    taken = made.offer(events)
+    assert 0 < taken < 200
+    assert made.offer(events[taken:]) == 0
+    counters = made.counters().critical
+    assert (counters.received, counters.dropped) == (taken, {})
+    while taken < 200:
+        deliver_all(made, producer)
+        taken += made.offer(events[taken:])
+    deliver_all(made, producer)
+    assert numbers(producer.sent) == list(range(200))
+    assert made.counters().critical.received == 200
+
+
+def test_an_offer_that_is_given_up_for_good_is_dealt_with_and_counted(tmp_path: Path) -> None:
+    made, producer = publisher(tmp_path)
+    huge = event(1).model_copy(update={"text": "x" * (5 << 20)})
+    assert made.offer([event(0), huge, event(2)]) == 3
+    deliver_all(made, producer)
+    assert numbers(producer.sent) == [0, 2]
+    assert sum(made.counters().critical.dropped.values()) == 1
+    assert made.counters().critical.received == 3
+
+
+def test_a_closed_publisher_deals_with_no_offer(tmp_path: Path) -> None:
+    made, _ = publisher(tmp_path)
+    made.close()
+    assert made.offer([event(0)]) == 0
+
+
+def test_what_memory_holds_for_a_full_disk_goes_there_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = publisher(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", _full)
+        made.publish_all([event(number) for number in range(5)])
+        assert made.counters().critical.spool_records == 0
+    made._critical._saved_at_s = -NEVER  # type: ignore[union-attr]
+    made.keep_disk()
+    assert made.counters().critical.spool_records == 5
+    lose(made)
+    again, producer = publisher(tmp_path)
+    deliver_all(again, producer)
+    assert numbers(producer.sent) == list(range(5))
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_hold_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, producer = publisher(tmp_path)
+    producer.room = 1
+    made.publish(event(0))
+    monkeypatch.setattr(os, "write", _full)
+    made.publish_all([event(number) for number in range(1, 5)])
+    made.close()
+    assert made.counters().critical.dropped == {"not_delivered": 4}
+
+
+def _full(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")

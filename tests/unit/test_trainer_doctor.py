@@ -225,6 +225,21 @@ def test_the_agent_tells_what_the_hook_told_it(
     hook.close()
 
 
+def test_the_socket_of_the_agent_s_file_is_asked(
+    agent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PACELINE_SOCKET", raising=False)
+    config = tmp_path / "agent.toml"
+    config.write_text(f"[agent]\nsocket = {json.dumps(str(agent))}\n")
+    doctor_job_command("job-1", None, None, False, as_json=False, config=config)
+    assert "no rank of 'job-1' has reported here" in capsys.readouterr().err
+    config.write_text('[agent]\nsocket = ""\n')
+    assert doctor_job_command("job-1", None, None, False, as_json=False, config=config) == 2
+    assert "`socket` is empty" in capsys.readouterr().err
+    config.write_text("[agent\n")
+    assert doctor_job_command("job-1", None, None, False, as_json=False, config=config) == 2
+
+
 def test_without_an_agent_the_status_is_2_and_the_text_says_what_would_help(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
