@@ -17,7 +17,7 @@ from factories import H100, JOB, SITE, START_NS, at, pci_of, placement, uuid_of
 from schemas.events import KernelEvent, NodeStatus
 from schemas.fleet import Job, Policy, RankPlacement, RulePolicy
 from schemas.frames import FabricFrame, GpuFrame
-from schemas.steps import StepTiming
+from schemas.steps import CollectiveTiming, StepTiming
 from schemas.topics import topic_of
 from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
@@ -214,7 +214,19 @@ def _steps(table: dict[str, Any], job: Job, fleet: Fleet) -> Iterator[StepTiming
     _known(
         "steps",
         table,
-        {"count", "first", "start_s", "every_s", "step_us", "transfer_us", "jitter_us", "phase", "change", *_TIMES},
+        {
+            "count",
+            "first",
+            "start_s",
+            "every_s",
+            "step_us",
+            "transfer_us",
+            "jitter_us",
+            "phase",
+            "change",
+            "collective",
+            *_TIMES,
+        },
     )
     start_s, every_s, first = table.get("start_s", 20.0), table.get("every_s", 1.0), table.get("first", 0)
     for step in range(first, first + table["count"]):
@@ -234,6 +246,7 @@ def _steps(table: dict[str, Any], job: Job, fleet: Fleet) -> Iterator[StepTiming
             if not local:
                 continue
             columns = {name: tuple(ranks[rank].get(name) for rank in local) for name in _TIMES}
+            collectives = [_collective(told, step, local, own) for told in table.get("collective", [])]
             yield StepTiming(
                 job_id=job.job_id,
                 node_id=fleet.place_of(first_rank)[0],
@@ -244,6 +257,7 @@ def _steps(table: dict[str, Any], job: Job, fleet: Fleet) -> Iterator[StepTiming
                 phase=phase,
                 rank=tuple(local),
                 step_us=(step_us,) * len(local),
+                collectives=tuple(collectives),
                 **{name: column for name, column in columns.items() if any(value is not None for value in column)},
             )
 
@@ -254,6 +268,37 @@ def _changes(table: dict[str, Any], step: int) -> Iterator[dict[str, Any]]:
         _known("steps.change", change, known)
         if change.get("from", 0) <= step < change.get("to", 2**31):
             yield change
+
+
+def _collective(table: dict[str, Any], step: int, local: list[int], own: list[int]) -> CollectiveTiming:
+    """Time of a node's ranks in the communicators of one kind: the transfer, and waiting for the last of the members."""
+    _known("steps.collective", table, {"group", "op", "size", "stride", "transfer_us", "jitter_us", "change"})
+    size, stride = table["size"], table.get("stride", 1)
+    members: dict[int, list[int]] = defaultdict(list)
+    for rank, own_us in enumerate(own):
+        members[_instance(rank, size, stride)].append(own_us)
+    durations = []
+    for rank in local:
+        instance = _instance(rank, size, stride)
+        transfer_us = table["transfer_us"]
+        jitter = table.get("jitter_us", [0])
+        transfer_us += jitter[(7 * instance + 3 * step) % len(jitter)]
+        for change in table.get("change", []):
+            _known("steps.collective.change", change, {"instances", "from", "to", "transfer_us_factor"})
+            if instance in change.get("instances", [instance]) and change.get("from", 0) <= step < change.get("to", 2**31):
+                transfer_us = round(transfer_us * change["transfer_us_factor"])
+        durations.append(transfer_us + max(members[instance]) - own[rank])
+    return CollectiveTiming(
+        group=table["group"],
+        op=table.get("op", "all_reduce"),
+        instance=tuple(_instance(rank, size, stride) for rank in local),
+        duration_us=tuple(durations),
+    )
+
+
+def _instance(rank: int, size: int, stride: int) -> int:
+    """Number of a rank's communicator, of `size` ranks that lie `stride` apart."""
+    return rank // (size * stride) * stride + rank % stride
 
 
 def _rank_times(table: dict[str, Any], step: int, rank: int) -> dict[str, int]:
@@ -344,15 +389,30 @@ def _kernel_events(entries: list[dict[str, Any]]) -> Iterator[KernelEvent]:
         )
 
 
+def _port_columns(table: dict[str, Any], node: int, second: int) -> dict[str, tuple[Any, ...]]:
+    """The columns that a file gives a node's ports, as the changes have them at a time."""
+    ports, columns = range(table.get("ports", 1)), {}
+    for name, given in table.get("columns", {}).items():
+        values = [given[port % len(given)] for port in ports] if isinstance(given, list) else [given] * len(ports)
+        for change in table.get("change", []):
+            if change.get("node") == node and name in change.get("columns", {}) and _lasts(change, second):
+                for port in ports:
+                    if change.get("port", port) == port:
+                        values[port] = change["columns"][name]
+        columns[name] = tuple(None if value == "null" else value for value in values)
+    return columns
+
+
 def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]:
     """Ports of each node, and the ports of a switch to them, with counters that grow as the changes say."""
-    _known("fabric", table, {"seconds", "switch", "ports", "counters", "change"})
+    _known("fabric", table, {"seconds", "switch", "ports", "counters", "columns", "switch_counters", "change"})
     changes = table.get("change", [])
     for change in changes:
         known = {"node", "switch_port", "port", "from_s", "to_s", "rx_per_s", "tx_per_s", "link_state", "per_s", "add"}
-        _known("fabric.change", change, known)
+        _known("fabric.change", change, known | {"columns"})
     ports = range(table.get("ports", 1))
-    names = sorted({*table.get("counters", {}), *(name for change in changes for name in change.get("per_s", {}))})
+    on_hosts = [change for change in changes if "switch_port" not in change]
+    names = sorted({*table.get("counters", {}), *(name for change in on_hosts for name in change.get("per_s", {}))})
     tells_downs = any("link_down_events" in change.get("add", {}) for change in changes)
 
     def lasted_s(change: dict[str, Any], second: int) -> int:
@@ -375,6 +435,11 @@ def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]
             return None
         growth = (int(c.get("per_s", {}).get(name, 0)) * lasted_s(c, second) for c in of_port(node, port))
         return int(value) + sum(growth)
+
+    def of_switch(name: str, port: int, second: int) -> int:
+        growing = (c for c in changes if c.get("switch_port") == port)
+        growth = (int(c.get("per_s", {}).get(name, 0)) * lasted_s(c, second) for c in growing)
+        return int(table["switch_counters"][name]) + sum(growth)
 
     def link_state(node: int, port: int, second: int) -> str:
         states = [c["link_state"] for c in of_port(node, port) if "link_state" in c and _lasts(c, second)]
@@ -402,6 +467,7 @@ def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]
                 pfc_priority=(3,),
                 rx_pause_frames=(pause("node", node, "rx", second),),
                 tx_pause_frames=(pause("node", node, "tx", second),),
+                **_port_columns(table, node, second),
             )
         if "switch" in table:
             nodes = range(fleet.nodes)
@@ -414,6 +480,10 @@ def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]
                 device=(table["switch"],) * fleet.nodes,
                 port=tuple(f"Ethernet{node}" for node in nodes),
                 peer=tuple(fleet.node_id(node) for node in nodes),
+                counters={
+                    name: tuple(of_switch(name, node, second) for node in nodes)
+                    for name in table.get("switch_counters", {})
+                },
                 pfc_port=tuple(nodes),
                 pfc_priority=(3,) * fleet.nodes,
                 rx_pause_frames=tuple(pause("switch_port", node, "rx", second) for node in nodes),

@@ -35,6 +35,7 @@ _LINK = frozenset(
         "symbol_error",
         "port_rcv_errors",
         "rx_crc_errors_phy",
+        "rx_crc_errors",
         "rx_symbol_err_phy",
         "local_ack_timeout_err",
         "SAI_PORT_STAT_IF_IN_ERRORS",
@@ -46,10 +47,13 @@ _LOSS = frozenset(
     {
         "out_of_sequence",
         "packet_seq_err",
+        "oos_drop_count",
+        "seq_err_naks_rcvd",
         "port_xmit_discards",
         "rx_discards_phy",
         "tx_discards_phy",
         "rx_out_of_buffer",
+        "rx_missed_errors",
         "SAI_PORT_STAT_IF_OUT_DISCARDS",
         "SAI_PORT_STAT_IF_IN_DISCARDS",
     }

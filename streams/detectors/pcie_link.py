@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
@@ -20,6 +20,7 @@ from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
 from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, skus, value
+from streams.detectors.pcie_reading import LOST_WIDTH, gigabytes_per_s, read_pcie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,18 +28,15 @@ if TYPE_CHECKING:
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
     from streams.core.roster import Roster
+    from streams.detectors.pcie_reading import PcieReading
 
 __all__ = ["RULE", "PcieLink", "PcieLinkThresholds", "gigabytes_per_s", "replays_per_minute"]
 
 RULE = "pcie_link"
 
-_GB_PER_S_AND_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""One direction, after line coding, by generation (PCI-SIG's transfer rates: 8b/10b, 128b/130b, from Gen6 on flits)."""
-
 _REPLAYS_PER_MINUTE_AND_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 """What a bit error rate of 10^-12 explains, by generation (DCGM's health watch): Gen4 x16 is 16, Gen5 x16 is 31."""
 
-_LOST_WIDTH = 63
 _MINUTE_NS = 60_000_000_000
 
 
@@ -61,26 +59,6 @@ class PcieLinkThresholds:
     replay_factor: float = 1.0
 
 
-class _Link(NamedTuple):
-    """One reading of a link that is there; None is unknown."""
-
-    width: int | None
-    generation: int | None
-    max_width: int | None
-    max_generation: int | None
-    busy: bool
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether it has fewer lanes than it could."""
-        return self.width is not None and self.max_width is not None and self.width < self.max_width
-
-    @property
-    def is_low(self) -> bool:
-        """Whether it has a lower generation than it could."""
-        return self.generation is not None and self.max_generation is not None and self.generation < self.max_generation
-
-
 class _GpuLink(SubjectState):
     __slots__ = ("edge", "minute", "narrow", "replay", "replay_edge", "slow", "was_slow")
 
@@ -101,16 +79,10 @@ class _GpuLink(SubjectState):
         return self.is_sound(now_ns) and not self.minute.total and self.replay_edge.is_quiet(now_ns)
 
 
-def gigabytes_per_s(generation: int | None, lanes: int | None) -> float | None:
-    """What a link carries in one direction, in GB/s; None for what is not known, a device that is gone among it."""
-    per_lane = _GB_PER_S_AND_LANE.get(generation or 0)
-    return per_lane * lanes if per_lane is not None and lanes and lanes != _LOST_WIDTH else None
-
-
 def replays_per_minute(generation: int | None, lanes: int | None) -> int | None:
     """How many replays in a minute the link's bit error rate explains; None for what is not known."""
     per_lane = _REPLAYS_PER_MINUTE_AND_LANE.get(generation or 0)
-    if per_lane is None or not lanes or lanes == _LOST_WIDTH:
+    if per_lane is None or not lanes or lanes == LOST_WIDTH:
         return None
     # In hundredths: 16 * 0.15 must not become 2.4000000000000004, nor 20 * 0.15 more than 3.
     return ceil(lanes * round(per_lane * 100) / 100)
@@ -142,21 +114,20 @@ class PcieLink:
         if rows.stand_still(frame.agent_session, now_ns, said):
             return
         for index, limits in enumerate(self._limits.of_each(roster.policy, skus(frame))):
-            width, generation = _reading(frame, index)
-            if width is None and generation is None:
+            link = read_pcie(frame, index)
+            if link is None:
                 continue
-            link = _Link(width, generation, *_maximum(frame, index), busy=busy[index])
             state = rows[index]
             is_sound = not link.is_narrow and not link.is_low and state.is_sound(now_ns)
             if not is_sound or limits.width_hits <= 0 or limits.generation_hits <= 0:
-                yield from self._degraded(frame, index, state, link, limits, evidence)
+                yield from self._degraded(frame, index, state, link, busy[index], limits, evidence)
             count = value(frame.pcie_replay_count, index)
             if count is None:
                 continue
             step = state.replay.read_in(rows.reading, int(count))
             replays = state.minute.add(now_ns, step[0] if step is not None else 0)
             if replays or state.replay_edge.is_open:
-                yield from self._replays(frame, index, state, replays, link, limits, evidence)
+                yield from self._replays(frame, index, state, replays, link, busy[index], limits, evidence)
         rows.rest()
 
     def _degraded(
@@ -164,19 +135,19 @@ class PcieLink:
         frame: GpuFrame,
         index: int,
         state: _GpuLink,
-        link: _Link,
+        link: PcieReading,
+        busy: bool,
         limits: PcieLinkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        width, generation, max_width, max_generation = link.width, link.generation, link.max_width, link.max_generation
         state.narrow.configure(limits.width_hits, limits.span_ns)
         state.slow.configure(limits.generation_hits, limits.span_ns)
         narrow = state.narrow.add(now_ns, link.is_narrow)
-        slow = state.slow.add(now_ns, link.is_low and link.busy)
+        slow = state.slow.add(now_ns, link.is_low and busy)
         if narrow or slow:
             state.was_slow = slow
-        elif state.was_slow and link.is_low and not link.busy and state.edge.is_open:
+        elif state.was_slow and link.is_low and not busy and state.edge.is_open:
             # At rest the low generation that was found says nothing more: neither that it stands nor that it is over.
             return
         onsets = [hits.first_ns for hits, held in ((state.narrow, narrow), (state.slow, slow)) if held]
@@ -186,10 +157,9 @@ class PcieLink:
         onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
         assert onset_ns is not None
         # An idle link's generation says nothing of what it can carry: only a low one at work is counted as a loss.
-        judged = generation if slow or max_generation is None else max_generation
-        carries, could_carry = gigabytes_per_s(judged, width), gigabytes_per_s(max_generation or judged, max_width)
-        lost = could_carry - carries if carries is not None and could_carry is not None else None
-        where = f"Gen{generation} x{width}".replace("None", "?")
+        judged = link.generation if slow or link.max_generation is None else link.max_generation
+        speeds = link.speeds(judged)
+        lost = speeds["gb_per_s_lost"]
         yield self._rule.finding(
             "pcie_link",
             gpu_subject(frame, index),
@@ -197,20 +167,18 @@ class PcieLink:
             severity="warning",
             event_time_ns=now_ns,
             onset_ns=onset_ns,
-            explanation=f"PCIe {where}, could be Gen{max_generation or '?'} x{max_width or '?'}"
+            explanation=f"PCIe {link.words}, could be {link.words_at_best}"
             + (f": {lost:.1f} GB/s lost" if lost is not None else "")
             if edge == "open"
-            else f"PCIe is back at {where}",
+            else f"PCIe is back at {link.words}",
             values={
-                "link_width": width,
-                "max_link_width": max_width,
-                "link_gen": generation,
-                "max_link_gen": max_generation,
+                "link_width": link.width,
+                "max_link_width": link.max_width,
+                "link_gen": link.generation,
+                "max_link_gen": link.max_generation,
                 "width_is_low": narrow,
                 "generation_is_low": slow,
-                "gb_per_s": carries,
-                "max_gb_per_s": could_carry,
-                "gb_per_s_lost": lost,
+                **speeds,
             },
             evidence=evidence,
         )
@@ -221,13 +189,14 @@ class PcieLink:
         index: int,
         state: _GpuLink,
         replays: int,
-        link: _Link,
+        link: PcieReading,
+        busy: bool,
         limits: PcieLinkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
         # Trained down, a link may replay less; what it did at work a moment ago must not be held against that.
-        judged = link.generation if link.busy or link.max_generation is None else link.max_generation
+        judged = link.generation if busy or link.max_generation is None else link.max_generation
         explained = replays_per_minute(judged, link.width or link.max_width)
         if explained is None:
             return
@@ -263,20 +232,3 @@ class PcieLink:
     def restore(self, snapshot: dict[str, object]) -> None:
         """Replace the state by a snapshot's."""
         self._states.restore(snapshot)
-
-
-def _reading(frame: GpuFrame, index: int) -> tuple[int | None, int | None]:
-    """(width, generation) as far as known; both None for a device that is gone."""
-    width, generation = value(frame.pcie_link_width, index), value(frame.pcie_link_gen, index)
-    if width in {0, _LOST_WIDTH} or generation == 0:
-        return None, None
-    return int(width) if width is not None else None, int(generation) if generation is not None else None
-
-
-def _maximum(frame: GpuFrame, index: int) -> tuple[int | None, int | None]:
-    """(width, generation) that the device can do, as far as known."""
-    width, generation = value(frame.pcie_max_link_width, index), value(frame.pcie_max_link_gen, index)
-    return (
-        int(width) if width is not None and width not in {0, _LOST_WIDTH} else None,
-        int(generation) if generation else None,
-    )

@@ -21,7 +21,7 @@ from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
-from streams.detectors.port_frames import port_rows
+from streams.detectors.port_frames import port_rows, span_at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,8 @@ class PortErrorThresholds:
         recoveries_per_min: `link_error_recovery` in the trailing minute above which it fires.
         flaps: returns from down to active within 5 min from which on a link flaps. ByteDance's training fleet acts on 2
             in 5 min; gpud counts 3 of over 25 s in 12 h, NHC 5 in 24 h.
-        hits, span_ns: a rate per second fires when it was above in this many samples of the span.
+        hits, span_ns: a rate per second fires when it was above in this many samples of the span, which is as long as
+            that many readings where a source is read more seldom.
     """
 
     symbol_errors_per_s: float = 10.0
@@ -159,7 +160,7 @@ class PortErrors:
     """Watches the links and error counters of many nodes' and switches' ports."""
 
     def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
-        self._rule = Rule(RULE, 1, site_id)
+        self._rule = Rule(RULE, 2, site_id)
         self._limits = LimitsInForce(defaults or PortErrorThresholds(), RULE)
         self._links = KeyedRows(_Link)
         self._counters = KeyedRows(_PortCounter)
@@ -284,7 +285,7 @@ class PortErrors:
             holds, onset_ns = figure > limit, None
         else:
             figure, limit, unit = step[0] * 1e9 / step[1], float(getattr(limits, _PER_SECOND[name])), "s"
-            state.hits.configure(limits.hits, limits.span_ns)
+            state.hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, step[1]))
             holds, onset_ns = state.hits.add(now_ns, figure > limit), state.hits.first_ns
         edge = state.edge.update(now_ns, holds, onset_ns)
         yield from self._statement(

@@ -19,10 +19,14 @@ from schemas.frames import FabricFrame
 from streams.core.roster import Roster
 from streams.detectors.clock_skew import ClockSkew
 from streams.detectors.congestion import Congestion
+from streams.detectors.congestion_own import CongestionOwn, CongestionOwnThresholds
+from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.node_silence import NodeSilence
 from streams.detectors.nvlink import NvlinkErrors
 from streams.detectors.pcie_link import PcieLink
 from streams.detectors.port_errors import PortErrors
+from streams.detectors.port_loss import PortLoss
+from streams.detectors.port_speed import PortSpeed, PortSpeedThresholds
 from streams.detectors.power import Power
 from streams.detectors.row_remap import RowRemap
 
@@ -177,7 +181,14 @@ def streams_of_ports(draw: st.DrawFn) -> list[FabricFrame]:
                     "symbol_error": (min(errors, 65_535), 0, None),
                     "link_error_recovery": (number % 200, 0, 0),
                     "np_cnp_sent": (marks, 10 * number, 0),
+                    "rx_crc_errors_phy": (errors, 0, None),
+                    "rx_crc_errors": (errors, 0, 3 * errors),
                 },
+                rate_gbps=(draw(st.sampled_from([400.0, 400.0, 200.0, None])), 400.0, 400.0),
+                pcie_link_width=(draw(st.sampled_from([16, 16, 8, 8, 63, None])), 16, 4),
+                pcie_max_link_width=(16, 16, 16),
+                rx_data_bytes=(draw(st.sampled_from([None, 10**9 * seconds])), 0, 0),
+                tx_data_bytes=(0, 0, 0),
             )
         )
     return frames
@@ -193,6 +204,31 @@ def test_port_errors_survive_a_restart(frames: list[FabricFrame], split: int) ->
 @given(streams_of_ports(), SPLIT)
 def test_congestion_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
     assert_restart_changes_nothing(lambda: Congestion(SITE), said, frames, split)
+
+
+@LAW
+@given(streams_of_ports(), SPLIT)
+def test_port_speed_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: PortSpeed(SITE, PortSpeedThresholds(peers=1)), said, frames, split)
+
+
+@LAW
+@given(streams_of_ports(), SPLIT)
+def test_port_loss_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: PortLoss(SITE), said, frames, split)
+
+
+@LAW
+@given(streams_of_ports(), SPLIT)
+def test_nic_pcie_link_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
+    assert_restart_changes_nothing(lambda: NicPcieLink(SITE), said, frames, split)
+
+
+@LAW
+@given(streams_of_ports(), SPLIT)
+def test_congestion_own_survives_a_restart(frames: list[FabricFrame], split: int) -> None:
+    soon = CongestionOwnThresholds(pieces=1, pieces_to_learn=2, packets_per_s=100)
+    assert_restart_changes_nothing(lambda: CongestionOwn(SITE, soon), said, frames, split)
 
 
 Times = tuple[str, int, int]

@@ -19,12 +19,16 @@ from schemas.frames import FabricFrame
 from streams.core.keyed import Rows
 from streams.core.roster import Roster
 from streams.detectors.congestion import Congestion
+from streams.detectors.congestion_own import CongestionOwn
 from streams.detectors.ecc import UncorrectableEcc
 from streams.detectors.gpu_frames import are_busy, is_busy
+from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.nvlink import NvlinkErrors
 from streams.detectors.pcie_link import PcieLink
 from streams.detectors.pfc import PfcPause
 from streams.detectors.port_errors import PortErrors
+from streams.detectors.port_loss import PortLoss
+from streams.detectors.port_speed import PortSpeed
 from streams.detectors.power import Power
 from streams.detectors.row_remap import RowRemap
 from streams.detectors.sm_clock import SmClock
@@ -59,6 +63,14 @@ PORT_COUNTERS: dict[str, list[int]] = {
     "link_error_recovery": [1, 6],
     "port_xmit_wait": [1_000, 5_000_000],
     "np_cnp_sent": [10, 20_000],
+    "rx_crc_errors": [3, 30],
+    "rx_crc_errors_phy": [3, 30],
+    "out_of_sequence": [30],
+}
+PORT_GAUGES: dict[str, list[Any]] = {
+    "rate_gbps": [400.0, 400.0, 200.0, None],
+    "pcie_link_width": [16, 16, 8, 63, None],
+    "pcie_link_gen": [5, 5, 3, 0],
 }
 ODD_LIMITS: dict[str, dict[str, float]] = {
     "thermal_violation": {"violation_ns": -1},
@@ -70,6 +82,10 @@ ODD_LIMITS: dict[str, dict[str, float]] = {
     "pfc_pause": {"frames_per_s": -1},
     "port_errors": {"flaps": 0},
     "congestion": {"hits": 0, "packets_per_s": -1},
+    "congestion_own": {"pieces": 1, "pieces_to_learn": 2, "packets_per_s": 1},
+    "port_speed": {"hits": 0, "peers": 2},
+    "port_loss": {"hits": 0, "crc_errors_per_s": -1},
+    "nic_pcie_link": {"width_hits": 1},
 }
 POLICIES = [None, policy(), policy({name: RulePolicy(thresholds=limits) for name, limits in ODD_LIMITS.items()})]
 
@@ -146,9 +162,11 @@ def fabric_frames(draw: st.DrawFn) -> Heard:
     steady, frames = _Steady(draw), []
     for number in range(draw(st.integers(5, 60))):
         steady.tick()
-        changed = steady.changed(["state", "downs", "rx", "tx", "global", *PORT_COUNTERS])
+        changed = steady.changed(["state", "downs", "rx", "tx", "global", *PORT_COUNTERS, *PORT_GAUGES])
         counters = {name: steady.counter(name, steps, name in changed) for name, steps in PORT_COUNTERS.items()}
         counters.pop(steady.left_out or "", None)
+        gauges = {name: steady.gauge(name, choices, name in changed) for name, choices in PORT_GAUGES.items()}
+        gauges.pop(steady.left_out or "", None)
         frame = FabricFrame(
             view="host",
             node_id="node-1",
@@ -164,7 +182,10 @@ def fabric_frames(draw: st.DrawFn) -> Heard:
             pfc_priority=(3, 3, 3),
             rx_pause_frames=steady.counter("rx", [40, 500], "rx" in changed),
             tx_pause_frames=steady.counter("tx", [40, 500], "tx" in changed),
+            pcie_max_link_width=(16,) * GPUS,
+            pcie_max_link_gen=(5,) * GPUS,
             counters=counters,
+            **gauges,
         )
         frames.append((frame, steady.policy))
     return frames
@@ -184,6 +205,7 @@ def assert_passing_over_changes_nothing(rule: type[Any], heard: Heard) -> None:
         assert repr(stored(going_on.snapshot())) == repr(stored(snapshot))
 
 
+PORT_RULES = [PfcPause, PortErrors, Congestion, PortSpeed, PortLoss, NicPcieLink, CongestionOwn]
 GPU_RULES = [SmClock, ThermalViolation, UncorrectableEcc, Power, NvlinkErrors, PcieLink, RowRemap]
 
 
@@ -197,7 +219,7 @@ def test_passing_over_frames_of_gpus_changes_nothing(heard: Heard) -> None:
 @LAW
 @given(fabric_frames())
 def test_passing_over_frames_of_ports_changes_nothing(heard: Heard) -> None:
-    for rule in (PfcPause, PortErrors, Congestion):
+    for rule in PORT_RULES:
         assert_passing_over_changes_nothing(rule, heard)
 
 
@@ -213,7 +235,7 @@ def test_what_happened_once_grows_old_though_all_stands_still(rule: type[Any], i
     assert_passing_over_changes_nothing(rule, heard)
 
 
-@pytest.mark.parametrize("rule", [*GPU_RULES[1:], PfcPause, PortErrors, Congestion])
+@pytest.mark.parametrize("rule", [*GPU_RULES[1:], *PORT_RULES[:-1]])
 def test_a_healthy_publisher_s_frames_are_passed_over(rule: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     passed_over = []
     in_full = Rows.stand_still
@@ -245,6 +267,9 @@ def test_a_healthy_publisher_s_frames_are_passed_over(rule: type[Any], monkeypat
                 pfc_priority=(3, 3, 3),
                 rx_pause_frames=zeros,
                 tx_pause_frames=zeros,
+                rate_gbps=(400.0,) * GPUS,
+                pcie_link_width=(16,) * GPUS,
+                pcie_max_link_width=(16,) * GPUS,
                 counters=dict.fromkeys(PORT_COUNTERS, zeros),
             )
         del passed_over[:]

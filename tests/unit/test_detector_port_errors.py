@@ -146,6 +146,12 @@ def test_a_counter_above_its_rate_fires_at_the_third_sample(name: str, limit: in
     assert heard([counting(s, name, limit * s) for s in range(60)]) == []
 
 
+@pytest.mark.parametrize("every_s", [2, 5, 15, 30])
+def test_a_source_that_is_read_seldom_is_told_at_its_third_sample_too(every_s: int) -> None:
+    (finding,) = heard([counting(every_s * n, "symbol_error", 100 * every_s * n) for n in range(8)])
+    assert finding.event_time_ns == at(3 * every_s)
+
+
 @pytest.mark.parametrize(("name", "limit"), RATES)
 def test_a_burst_an_old_count_a_reset_and_a_restart_say_nothing(name: str, limit: int) -> None:
     assert heard([counting(s, name, 40_000 * (s > 3)) for s in range(20)]) == []

@@ -17,16 +17,23 @@ from schemas.fleet import Policy
 from streams.core.policy_file import default_policy_text, known_thresholds, load_policy
 from streams.core.thresholds import is_enabled, thresholds_for
 from streams.detectors.barrier_wait import BarrierWaitThresholds
+from streams.detectors.changed_ranks import ChangedRanksThresholds
 from streams.detectors.clock_skew import ClockSkewThresholds
 from streams.detectors.congestion import CongestionThresholds
+from streams.detectors.congestion_own import CongestionOwnThresholds
 from streams.detectors.mfu import LowMfuThresholds
+from streams.detectors.nic_pcie_link import NicPcieLinkThresholds
 from streams.detectors.node_silence import NodeSilenceThresholds
 from streams.detectors.nvlink import NvlinkThresholds
 from streams.detectors.pcie_link import PcieLinkThresholds
 from streams.detectors.pfc import PfcThresholds
 from streams.detectors.port_errors import PortErrorThresholds
+from streams.detectors.port_loss import PortLossThresholds
+from streams.detectors.port_speed import PortSpeedThresholds
 from streams.detectors.power import PowerThresholds
 from streams.detectors.row_remap import RowRemapThresholds
+from streams.detectors.scattered_pauses import ScatteredPausesThresholds
+from streams.detectors.slow_network import SlowNetworkThresholds
 from streams.detectors.sm_clock import SmClockThresholds
 from streams.detectors.straggler import StragglerThresholds
 from streams.detectors.thermal import ThermalThresholds
@@ -36,16 +43,23 @@ if TYPE_CHECKING:
 
 DEFAULTS: dict[str, Any] = {
     "barrier_wait": BarrierWaitThresholds(),
+    "changed_ranks": ChangedRanksThresholds(),
     "clock_skew": ClockSkewThresholds(),
     "congestion": CongestionThresholds(),
+    "congestion_own": CongestionOwnThresholds(),
     "low_mfu": LowMfuThresholds(),
+    "nic_pcie_link": NicPcieLinkThresholds(),
     "node_silence": NodeSilenceThresholds(),
     "nvlink_errors": NvlinkThresholds(),
     "pcie_link": PcieLinkThresholds(),
     "pfc_pause": PfcThresholds(),
     "port_errors": PortErrorThresholds(),
+    "port_loss": PortLossThresholds(),
+    "port_speed": PortSpeedThresholds(),
     "power": PowerThresholds(),
     "row_remap": RowRemapThresholds(),
+    "scattered_pauses": ScatteredPausesThresholds(),
+    "slow_network": SlowNetworkThresholds(),
     "sm_clock": SmClockThresholds(),
     "straggler": StragglerThresholds(),
     "thermal_violation": ThermalThresholds(),
