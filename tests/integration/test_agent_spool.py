@@ -224,8 +224,12 @@ def _config(bootstrap_servers: str, directory: Path) -> Path:
     return config
 
 
+_TICKED = " sources are here: "
+
+
 def _run_agent(config: Path, directory: Path, seconds: float, end: signal.Signals) -> None:
     with (directory / "agent.log").open("ab") as log:
+        runs_before = (directory / "agent.log").read_text().count(_TICKED)
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline", "agent", "--config", str(config)],
             stdin=subprocess.DEVNULL,
@@ -233,7 +237,7 @@ def _run_agent(config: Path, directory: Path, seconds: float, end: signal.Signal
             stderr=log,
         )
         try:
-            _wait_for_work(process, directory)
+            _wait_for_work(process, directory, runs_before)
             time.sleep(seconds)
             process.send_signal(end)
             process.wait(30.0)
@@ -245,14 +249,13 @@ def _run_agent(config: Path, directory: Path, seconds: float, end: signal.Signal
     assert "Traceback" not in said, said
 
 
-def _wait_for_work(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Until this run has written to its spool: every run says at once that it has started."""
-    critical = directory / "state" / "spool" / "critical"
-    begun_ns = time.time_ns()
-    deadline = time.monotonic() + 30.0
+def _wait_for_work(process: subprocess.Popen[bytes], directory: Path, runs_before: int) -> None:
+    """Until this run has ticked: what it says of its sources comes after its status `start` is in the spool."""
+    deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
-        assert process.poll() is None, (directory / "agent.log").read_text()
-        if critical.is_dir() and any(path.stat().st_mtime_ns > begun_ns for path in critical.glob("*.seg")):
+        said = (directory / "agent.log").read_text()
+        assert process.poll() is None, said
+        if said.count(_TICKED) > runs_before:
             return
         time.sleep(0.05)
-    raise AssertionError(f"the agent writes nothing: {(directory / 'agent.log').read_text()}")
+    raise AssertionError(f"the agent does not tick: {(directory / 'agent.log').read_text()}")
