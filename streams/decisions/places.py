@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
+from schemas.findings import Subject
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
     from schemas.fleet import Node
     from streams.core.roster import Roster
 
-__all__ = ["PlaceBook", "SharedPlace", "place_of_ranks", "shared_place"]
+__all__ = ["PlaceBook", "SharedPlace", "place_of_heat", "place_of_ranks", "shared_place"]
 
 _LEAST_SUSPECTS = 3
 """Three devices of a rack or zone within minutes: from there on no device is to blame (a judgement, with the test)."""
 _LEAST_NODES = 2
 _PROBABILITY = 1e-3
 _COVERED = 0.9
+_WHOLE_NODE = 0.75
+"""Share of a node's GPUs from which on its own fans are the likelier cause (a judgement)."""
 _GPUS_UNKNOWN = 8
 """GPUs of a node that is registered without them."""
 
@@ -37,7 +41,7 @@ class SharedPlace:
     """A place that explains several suspects.
 
     Attributes:
-        kind: `rack` or `zone`.
+        kind: `node`, `rack` or `zone`.
         name: of the place.
         suspects: how many of them are in it.
         devices: how many devices it has.
@@ -49,6 +53,12 @@ class SharedPlace:
     suspects: int
     devices: int
     probability: float
+
+    def subject(self) -> Subject:
+        """The place as the culprit of an incident."""
+        if self.kind == "node":
+            return Subject(level="node", node_id=self.name)
+        return Subject(level="zone", zone=self.name)
 
 
 def shared_place(suspect_nodes: Iterable[str], nodes: Mapping[str, Node]) -> SharedPlace | None:
@@ -83,6 +93,35 @@ def shared_place(suspect_nodes: Iterable[str], nodes: Mapping[str, Node]) -> Sha
         if probability < _PROBABILITY:
             return SharedPlace(kind, name, inside[name], devices, probability)
     return None
+
+
+def place_of_heat(hot_nodes: Iterable[str], nodes: Mapping[str, Node]) -> SharedPlace | None:
+    """The place whose cooling fails, as far as several GPUs that slow themselves for heat tell it.
+
+    That is a cooling zone that has nearly all of them; or a node of which several GPUs are hot and others are not, which no
+    part of the node explains: its fans would heat all of them, one GPU's own fault only that one. Chance needs no test
+    here: Llama 3's fleet lost 0.007 GPUs per 1,000 GPU-days to their thermal interface, so three within minutes are not
+    three faults.
+
+    Args:
+        hot_nodes: the node of each hot GPU, once per GPU.
+        nodes: registered nodes by id.
+    """
+    hot = Counter(hot_nodes)
+    if len(hot) == 1:
+        ((node_id, count),) = hot.items()
+        size = len(nodes[node_id].gpu_uuid) if node_id in nodes else 0
+        if _LEAST_SUSPECTS <= count < _WHOLE_NODE * (size or _GPUS_UNKNOWN):
+            return SharedPlace("node", node_id, count, size or _GPUS_UNKNOWN, 1.0)
+    if hot.total() < _LEAST_SUSPECTS or len(hot) < _LEAST_NODES:
+        return None
+    zones = Counter(nodes[node_id].zone if node_id in nodes else None for node_id in hot.elements())
+    del zones[None]
+    name, count = min(zones.items(), key=lambda entry: (-entry[1], entry[0] or ""), default=(None, 0))
+    if name is None or count < _COVERED * hot.total():
+        return None
+    devices = sum(len(node.gpu_uuid) or _GPUS_UNKNOWN for node in nodes.values() if node.zone == name)
+    return SharedPlace("zone", name, count, devices, 0.0)
 
 
 def place_of_ranks(finding: Finding, roster: Roster) -> SharedPlace | None:

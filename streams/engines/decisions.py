@@ -24,7 +24,7 @@ from streams.decisions.journal import Journal, in_journal_order
 from streams.decisions.network import NETWORK_KINDS, NetworkJudge, NetworkVerdict
 from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.pause import PauseJudge, PauseVerdict
-from streams.decisions.places import PlaceBook, SharedPlace, place_of_ranks, shared_place
+from streams.decisions.places import PlaceBook, SharedPlace, place_of_heat, place_of_ranks
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class DecisionsEngine:
         if incident is not None:
             incident.suppress(finding)
             return [self._journal.entry("suppressed", finding.finding_id, at_ns)]
-        incident = self._book.open(component, cause_class, Subject(level="zone", zone=place.name), finding)
+        incident = self._book.open(component, cause_class, place.subject(), finding)
         incident.summary = f"{finding.explanation}; {place.suspects} devices of {place.kind} {place.name} alike"
         return self._order(incident, remedy_for_class(cause_class), at_ns)
 
@@ -283,7 +283,7 @@ class DecisionsEngine:
     def _shared_heat(self, at_ns: int) -> SharedPlace | None:
         """The place whose GPUs slow themselves for heat together."""
         hot = self._observations.nodes_of("thermal_violation", at_ns - _HEAT_SPAN_NS, at_ns)
-        return shared_place(hot, self._roster.nodes)
+        return place_of_heat(hot, self._roster.nodes)
 
     def _decided(self, followed: list[Record], at_ns: int) -> list[Record]:
         """What was decided when the wait for it was over, with the journal's entry of it before it."""

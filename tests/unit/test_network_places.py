@@ -12,7 +12,7 @@ from schemas.findings import Finding, Subject
 from schemas.fleet import Job, Node, RankPlacement
 from streams.core.roster import Roster
 from streams.decisions.network import NetworkJudge
-from streams.decisions.places import shared_place
+from streams.decisions.places import place_of_heat, shared_place
 
 SECOND = 1_000_000_000
 START = 1_760_000_000 * SECOND
@@ -215,3 +215,22 @@ def test_a_fleet_of_one_zone_has_no_other_place_to_blame() -> None:
 def test_nodes_without_a_known_place_are_grouped_by_none() -> None:
     bare = {f"n{i}": Node(node_id=f"n{i}", effective_from_ns=START) for i in range(8)}
     assert shared_place(["n1", "n2", "n3"], bare) is None
+
+
+def test_heat_is_a_matter_of_the_cooling_zone_and_not_of_the_rack() -> None:
+    found = place_of_heat(["n4", "n5", "n5", "n6", "n7"], nodes(64))
+    assert found is not None
+    assert (found.kind, found.name) == ("zone", "zone-0")
+
+
+@pytest.mark.parametrize(
+    ("hot", "kind"),
+    [
+        pytest.param(3, "node", id="some"),
+        pytest.param(8, None, id="all: its own fans"),
+        pytest.param(2, None, id="two"),
+    ],
+)
+def test_several_hot_gpus_of_one_node_are_its_place_unless_all_are(hot: int, kind: str | None) -> None:
+    found = place_of_heat(["n4"] * hot, nodes(64))
+    assert (found.kind if found is not None else None) == kind
