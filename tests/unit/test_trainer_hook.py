@@ -483,7 +483,9 @@ def test_the_torch_version_is_told_where_the_program_has_torch(monkeypatch: pyte
     listener.close()
 
 
-@pytest.mark.parametrize(("environ", "expected"), [({}, os.getpid()), ({"PACELINE_REPORT_PID": "0"}, None)])
+@pytest.mark.parametrize(
+    ("environ", "expected"), [({}, os.getpid()), ({"PACELINE_REPORT_PID": "0"}, None)], ids=["told", "left out"]
+)
 def test_the_pid_is_left_out_where_it_means_nothing_outside(
     path: Path, environ: dict[str, str], expected: int | None
 ) -> None:
