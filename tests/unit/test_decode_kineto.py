@@ -238,7 +238,7 @@ def test_what_is_no_trace_is_of_no_known_format(data: bytes) -> None:
         decode(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"  \n", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b"  \n", gzip.compress(b"")], ids=["nothing", "blanks", "packed nothing"])
 def test_an_empty_file_gives_no_record(data: bytes) -> None:
     assert decode(data) == []
 
