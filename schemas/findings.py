@@ -26,6 +26,8 @@ BLAMELESS_KINDS = frozenset(
         "low_mfu",
         "impossible_mfu",
         "barrier_wait",
+        "changed_ranks",
+        "scattered_pauses",
     }
 )
 

@@ -35,6 +35,7 @@ CLASSES_OF_JOB_FINDING: dict[str, tuple[str, ...]] = {
     "job_slowdown": ("power", "thermal", "software"),
     "network_slowdown": ("link", "nic", "switch", "pause_storm", "slow_receiver"),
     "storage_slowdown": ("storage",),
+    "scattered_pauses": ("software",),
     "stage_imbalance": ("partition",),
     "length_imbalance": ("workload",),
 }

@@ -22,7 +22,7 @@ from schemas.topics import topic_of
 __all__ = ["CHUNK_BYTES", "DamagedSnapshotError", "PackedSnapshot", "pack", "unpack"]
 
 CHUNK_BYTES = 512 * 1024
-_ARRAY_KINDS = frozenset({"int64", "float64", "float32", "uint32", "int32", "bool"})
+_ARRAY_KINDS = frozenset({"int64", "float64", "float32", "uint64", "uint32", "uint16", "uint8", "int32", "bool"})
 _MAX_BYTES = 1 << 30
 
 

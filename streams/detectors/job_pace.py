@@ -1,14 +1,13 @@
-"""Slowness that blames no rank: of the whole job, of its transfers, of a stage, of the data's lengths; missing ranks.
+"""Slowness that blames no rank: of the whole job, of a stage, of the data's lengths; missing ranks.
 
 - `job_slowdown`: the median own time of all ranks is 5 % above the job's own reference for 10 recorded steps.
-- `network_slowdown`: the transfer time (shortest duration over the members of a communicator, so waiting is left out) is
-  half again its reference for 5 steps while own time is flat.
 - `stage_imbalance`: the median own time of one stage is 10 % above that of the others for 10 steps: partition advice.
 - `length_imbalance`: the longest own time moves from rank to rank (entropy above 0.8 of the greatest) and the noise
   between peers is above 5 %: the data is uneven, no rank is slow.
 - `missing_ranks`: expected ranks did not report a step. They are counted, and not called dead.
 
-A reference is the median of the first 20 recorded steps, and follows at 1 % a step while nothing stands.
+The reference is the median of the first 20 recorded steps, and follows at 1 % a step while nothing stands. Transfers are
+`slow_network`'s matter, who of the ranks has changed is `changed_ranks`'.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas.findings import Subject
+from streams.core.slow_reference import SlowReference
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.step_join import shortest_us
 from streams.core.thresholds import is_enabled
 
 if TYPE_CHECKING:
@@ -39,43 +38,11 @@ __all__ = ["JobPace", "MissingRanks"]
 RULE = "job_pace"
 MISSING = "missing_ranks"
 
-_REFERENCE_STEPS = 20
 _JOB_SLOW = 1.05
-_TRANSFER_SLOW = 1.5
-_OWN_FLAT = 1.05
 _STAGE_HEAVY = 1.10
 _LENGTH_NOISE = 0.05
 _LENGTH_ENTROPY = 0.8
 _ENTROPY_STEPS = 32
-
-
-class _Reference:
-    """What a figure of this job usually is."""
-
-    __slots__ = ("_first", "value")
-
-    def __init__(self) -> None:
-        self._first: list[float] = []
-        self.value: float | None = None
-
-    def take(self, figure: float, frozen: bool) -> float | None:
-        """The ratio of a figure to the reference, or None while the reference is still being learnt."""
-        if self.value is None:
-            self._first.append(figure)
-            if len(self._first) >= _REFERENCE_STEPS:
-                self.value = sorted(self._first)[len(self._first) // 2]
-                self._first = []
-            return None
-        ratio = figure / self.value if self.value > 0 else None
-        if not frozen:
-            self.value += 0.01 * (figure - self.value)
-        return ratio
-
-    def snapshot(self) -> list[Any]:
-        return [list(self._first), self.value]
-
-    def restore(self, snapshot: list[Any]) -> None:
-        self._first, self.value = list(snapshot[0]), snapshot[1]
 
 
 class JobPace:
@@ -83,11 +50,9 @@ class JobPace:
 
     def __init__(self, site_id: str) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._own = _Reference()
-        self._transfer: dict[str, _Reference] = {}
+        self._own = SlowReference()
         self._conditions = {
             "job_slowdown": StandingCondition(10, 20),
-            "network_slowdown": StandingCondition(5, 10),
             "stage_imbalance": StandingCondition(10, 20),
             "length_imbalance": StandingCondition(10, 20),
         }
@@ -102,7 +67,7 @@ class JobPace:
         if not known.size:
             return
         own_median = float(np.median(known))
-        own_ratio = self._own.take(own_median, self._standing("job_slowdown"))
+        own_ratio = self._own.take(own_median, self.is_job_slow)
         yield from self._say(
             step,
             "job_slowdown",
@@ -111,36 +76,13 @@ class JobPace:
             {"own_ratio": own_ratio, "own_median_us": int(own_median)},
             evidence,
         )
-        yield from self._network(step, own_ratio, evidence)
         yield from self._stages(step, roster, evidence)
         yield from self._lengths(step, noise_scale, evidence)
 
-    def _standing(self, kind: str) -> bool:
-        return self._conditions[kind].onset_ns is not None
-
-    def _network(self, step: ClosedStep, own_ratio: float | None, evidence: Evidence | None) -> Iterator[Finding]:
-        worst, worst_group = None, None
-        for group, collective in sorted(step.collectives.items()):
-            shortest = shortest_us(collective)
-            if not shortest.size:
-                continue
-            transfer_us = float(np.median(shortest))
-            # Transfers of under 1 ms are launch time and noise.
-            if transfer_us < 1000:
-                continue
-            reference = self._transfer.setdefault(group, _Reference())
-            ratio = reference.take(transfer_us, self._standing("network_slowdown"))
-            if ratio is not None and (worst is None or ratio > worst):
-                worst, worst_group = ratio, group
-        slow = worst is not None and worst > _TRANSFER_SLOW and (own_ratio is None or own_ratio < _OWN_FLAT)
-        yield from self._say(
-            step,
-            "network_slowdown",
-            slow,
-            f"transfers in the {worst_group} groups take {worst or 0:.3g} times their reference, own time is flat",
-            {"transfer_ratio": worst, "group": worst_group, "own_ratio": own_ratio},
-            evidence,
-        )
+    @property
+    def is_job_slow(self) -> bool:
+        """Whether a slowdown of the whole job stands."""
+        return self._conditions["job_slowdown"].onset_ns is not None
 
     def _stages(self, step: ClosedStep, roster: JobRoster, evidence: Evidence | None) -> Iterator[Finding]:
         stages = roster.derived("stages", step.rank, _stages_of)
@@ -202,7 +144,7 @@ class JobPace:
             if kind != "stage_imbalance"
             else Subject(level="stage", job_id=step.job_id, stage=stage),
             state=state,
-            severity="warning" if kind in {"job_slowdown", "network_slowdown"} else "info",
+            severity="warning" if kind == "job_slowdown" else "info",
             event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=explanation if state == "open" else f"{kind.replace('_', ' ')} is over",
@@ -217,7 +159,6 @@ class JobPace:
         """Plain data that `restore` takes."""
         return {
             "own": self._own.snapshot(),
-            "transfer": {group: reference.snapshot() for group, reference in sorted(self._transfer.items())},
             "conditions": {kind: condition.snapshot() for kind, condition in sorted(self._conditions.items())},
             "longest": list(self._longest),
         }
@@ -225,10 +166,6 @@ class JobPace:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._own.restore(snapshot["own"])
-        self._transfer = {}
-        for group, value in snapshot["transfer"].items():
-            self._transfer[group] = _Reference()
-            self._transfer[group].restore(value)
         for kind, value in snapshot["conditions"].items():
             self._conditions[kind].restore(value)
         self._longest = deque(snapshot["longest"], maxlen=_ENTROPY_STEPS)

@@ -1,7 +1,8 @@
 """Running figures of own time against peers, per rank, in arrays: what the straggler rule decides on.
 
 Per rank: how many steps were seen, the running mean of the log ratio to the peers, the running mean of its change from step
-to step, the last ratio, and which of the last steps were slow or leaned that way. 40 bytes a rank, no history.
+to step, the last ratio, which of the last 64 steps were slow and which of the last 16 leaned that way. 40 bytes a rank in
+a snapshot, no history.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["PaceCharts", "StragglerThresholds"]
 
 
-_KEPT_AS = {"rank": np.int32, "steps": np.int32, "hits": np.uint32, "lean": np.uint32}
-_HISTORY = 32
+_KEPT_AS: dict[str, Any] = {"rank": np.int32, "steps": np.uint16, "hits": np.uint64, "lean": np.uint16}
+_HISTORY = 64
 """Steps of which it is known whether each was slow: the bits of a word. More than these do not count."""
+
+_MOST_STEPS = np.iinfo(np.uint16).max
 
 _MEMORY = 16
 """Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
@@ -38,6 +41,8 @@ class StragglerThresholds:
         slow_steps: steps before the slow chart speaks.
         slow_share: share of the last 16 steps that must be in the slow direction.
         quiet_steps: recorded steps without a hit after which a straggler is cleared.
+        burst_hits, burst_steps: m of n of the burst chart, for a rank that is slow now and then.
+        burst_quiet_steps: recorded steps without a hit after which such a one is cleared.
     """
 
     floor: float = 0.03
@@ -48,6 +53,9 @@ class StragglerThresholds:
     slow_steps: int = 10
     slow_share: float = 0.6
     quiet_steps: int = 20
+    burst_hits: int = 8
+    burst_steps: int = 50
+    burst_quiet_steps: int = 60
 
 
 @dataclass(slots=True)
@@ -59,8 +67,8 @@ class PaceCharts:
     mean: NDArray[np.float64]
     change: NDArray[np.float64]
     last: NDArray[np.float64]
-    hits: NDArray[np.uint32]
-    lean: NDArray[np.uint32]
+    hits: NDArray[np.uint64]
+    lean: NDArray[np.uint16]
 
     @classmethod
     def empty(cls, rank: NDArray[np.int64]) -> PaceCharts:
@@ -72,8 +80,8 @@ class PaceCharts:
             np.zeros(count),
             np.zeros(count),
             np.full(count, np.nan),
-            np.zeros(count, dtype=np.uint32),
-            np.zeros(count, dtype=np.uint32),
+            np.zeros(count, dtype=np.uint64),
+            np.zeros(count, dtype=np.uint16),
         )
 
     def admit(self, rank: NDArray[np.int64]) -> PaceCharts:
@@ -92,7 +100,7 @@ class PaceCharts:
         """Take the step into the running figures, and return the noise scale."""
         known = ~np.isnan(log_ratio)
         rows, e = at[known], log_ratio[known]
-        self.steps[rows] += 1
+        self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
         weight = 1.0 / np.minimum(self.steps[rows], _MEMORY)
         moved = np.abs(e - self.last[rows])
         moving = ~np.isnan(moved)
@@ -108,9 +116,9 @@ class PaceCharts:
             scale = 1.4826 * float(np.median(np.abs(e - np.median(e))))
         noise_scale = max(scale, limits.min_scale)
         hit = self.is_hit(log_ratio, noise_scale, limits)
-        self.hits[at] = (self.hits[at] << np.uint32(1)) | hit.astype(np.uint32)
+        self.hits[at] = (self.hits[at] << np.uint64(1)) | hit.astype(np.uint64)
         leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
-        self.lean[at] = (self.lean[at] << np.uint32(1)) | leaning.astype(np.uint32)
+        self.lean[at] = (self.lean[at] << np.uint16(1)) | leaning.astype(np.uint16)
         return noise_scale
 
     @staticmethod
@@ -122,18 +130,19 @@ class PaceCharts:
 
     def suspects(
         self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Ranks of a step that the fast chart, and those that the slow chart, calls slow."""
+    ) -> dict[str, NDArray[np.bool_]]:
+        """Ranks of a step that each chart calls slow, by the chart's name; the first that does so speaks for a rank."""
         known = ~np.isnan(log_ratio)
-        steps = self.steps[at]
-        recent = self.hits[at] & np.uint32((1 << min(limits.fast_steps, _HISTORY)) - 1)
-        fast = known & (steps >= limits.fast_steps) & (np.bitwise_count(recent) >= limits.fast_hits)
+        steps, hits = self.steps[at], self.hits[at]
+        fast = known & (steps >= limits.fast_steps) & (_count(hits, limits.fast_steps) >= limits.fast_hits)
+        # Said in a slow step, so that the finding's figures are of one.
+        burst = known & (_count(hits, 1) == 1) & (_count(hits, limits.burst_steps) >= limits.burst_hits)
         seen = np.minimum(steps, _MEMORY)
         # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.
         behind = np.where(steps <= _MEMORY, seen, 2 * _MEMORY - 1)
         error = scale / np.sqrt(np.maximum(behind, 1))
         mean = self.mean[at]
-        leaning = np.bitwise_count(self.lean[at] & np.uint32((1 << _MEMORY) - 1))
+        leaning = np.bitwise_count(self.lean[at])
         slow = (
             known
             & (steps >= limits.slow_steps)
@@ -141,7 +150,30 @@ class PaceCharts:
             & (mean > limits.scales * error)
             & (leaning >= limits.slow_share * seen)
         )
-        return fast, slow
+        return {"fast": fast, "slow": slow, "burst": burst}
+
+    def hits_of(self, rank: int, steps: int) -> int:
+        """How many of a rank's last steps were slow."""
+        return int(self._last_hits(rank, steps)).bit_count()
+
+    def hit_share(self, rank: int, steps: int) -> float:
+        """Share of slow steps among those up to a rank's last slow one, at most so many and as far as they are known."""
+        hits = int(self._last_hits(rank, _HISTORY))
+        since = (hits & -hits).bit_length() - 1
+        known = min(steps, _HISTORY - since)
+        return ((hits >> since) & int(_mask(known))).bit_count() / known if hits else 0.0
+
+    def first_hit(self, rank: int, steps: int) -> int:
+        """How many steps ago the earliest of a rank's slow steps among its last ones was; 0 is the last step, or none."""
+        return max(int(self._last_hits(rank, steps)).bit_length() - 1, 0)
+
+    def forget_hits(self, ranks: set[int]) -> None:
+        """Start anew for ranks that keep pace again: one long step does not bring back what is over."""
+        self.hits[np.searchsorted(self.rank, sorted(ranks))] = 0
+
+    def _last_hits(self, rank: int, steps: int) -> np.uint64:
+        hits: np.uint64 = self.hits[np.searchsorted(self.rank, rank)]
+        return hits & _mask(steps)
 
     def snapshot(self) -> dict[str, Any]:
         """Arrays that nobody else changes, as `restore` takes them."""
@@ -150,5 +182,16 @@ class PaceCharts:
     @classmethod
     def restored(cls, snapshot: dict[str, Any]) -> PaceCharts:
         """Charts of a snapshot."""
-        kinds = {"rank": np.int64, "steps": np.int64, "hits": np.uint32, "lean": np.uint32}
+        kinds: dict[str, Any] = {"rank": np.int64, "steps": np.int64, "hits": np.uint64, "lean": np.uint16}
         return cls(**{name: np.array(value, dtype=kinds.get(name, np.float64)) for name, value in snapshot.items()})
+
+
+def _mask(steps: int) -> np.uint64:
+    """The bits of the last steps."""
+    return np.uint64((1 << min(steps, _HISTORY)) - 1)
+
+
+def _count(hits: NDArray[np.uint64], steps: int) -> NDArray[np.uint8]:
+    """How many of the last steps were slow."""
+    counts: NDArray[np.uint8] = np.bitwise_count(hits & _mask(steps))
+    return counts

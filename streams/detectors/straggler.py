@@ -1,12 +1,13 @@
 """Stragglers: ranks whose *own* time is longer than that of peers who do the same work. Never who waits most.
 
 Peers are ranks of the same stage, part and role (docs/rules.md). Each step gives every rank the logarithm of its own
-time over the leave-one-out median of its peers. Two charts decide, both over recorded steps, whatever their numbers:
+time over the leave-one-out median of its peers. Three charts decide, all over recorded steps, whatever their numbers:
 
 - *fast*: at least 4 of the last 5 steps are above 6 noise scales and 3 %. For fixed-length work, whose noise is below
   one per cent, this names a rank that is 5 % slow within 5 steps.
 - *slow*: the running mean of at least 10 steps is above 6 of its standard errors and 3 %, in at least 60 % of the last
   16 steps in that direction. For work of varying length.
+- *burst*: at least 8 of the last 50 steps are such hits. For a rank that is slow now and then; a pause in 40 steps is not.
 
 The noise scale is the job's own: the median over ranks of the running mean change from step to step (a rank that is
 steadily slow does not raise it), never below 0.5 %. A heavy stage has no slow member, so nobody of it is named. Ranks of
@@ -17,20 +18,22 @@ State is 40 bytes a rank, in arrays.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from schemas.findings import Subject
-from streams.core.peers import group_by_key, log_ratio_to_peers
+from streams.core.peers import log_ratio_to_peers
 from streams.core.statement import Rule
-from streams.core.step_join import instances
 from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
+from streams.detectors.work_peers import held_up, work_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
@@ -43,6 +46,11 @@ __all__ = ["Straggler", "StragglerThresholds"]
 
 RULE = "straggler"
 
+_TIMES = 64
+"""Recorded steps whose times are known: as many as the charts' bits."""
+_GAP_STEPS = 5
+"""A hit after so many steps without one is of another burst, or the first of a pause."""
+
 
 @dataclass(slots=True)
 class _Standing:
@@ -51,6 +59,11 @@ class _Standing:
     onset_ns: int
     quiet: int
     subject: dict[str, Any]
+    chart: str
+    """Which chart opened it."""
+    has_paused: bool
+    """Whether it has kept pace for some steps."""
+    comes_and_goes: bool
 
 
 class Straggler:
@@ -62,10 +75,13 @@ class Straggler:
         self._charts = PaceCharts.empty(np.array([], dtype=np.int64))
         self._open: dict[str, _Standing] = {}
         self._candidates: dict[int, int] = {}
+        self._times: deque[int] = deque(maxlen=_TIMES)
         self._insufficient_ns: int | None = None
         self._recorded = 0
         self.noise_scale = 0.0
         """Noise of own time against peers at the last step (natural logarithm)."""
+        self.pauses: NDArray[np.int64] = np.array([], dtype=np.int64)
+        """Positions in the last step of ranks with a hit after some steps without, that do not stand as stragglers."""
 
     @property
     def named(self) -> frozenset[int]:
@@ -79,73 +95,24 @@ class Straggler:
         limits = thresholds_for(self._defaults, policy, RULE)
         self._charts = charts = self._charts.admit(step.rank)
         at = np.searchsorted(charts.rank, step.rank)
-        log_ratio = log_ratio_to_peers(step.own_us, self._peers(step, roster))
+        log_ratio = log_ratio_to_peers(step.own_us, work_peers(step, roster))
         self._recorded += 1
+        self._times.append(step.event_time_ns)
         self.noise_scale = scale = charts.fold(at, log_ratio, limits)
-        fast, slow = charts.suspects(at, log_ratio, scale, limits)
-        suspects = {int(rank) for rank in step.rank[fast | slow]}
-        suspects -= self._waiting_longest(step, suspects, roster)
-        hitting = {int(rank) for rank in step.rank[charts.is_hit(log_ratio, scale, limits)]}
+        suspects: dict[int, str] = {}
+        for chart, slow in charts.suspects(at, log_ratio, scale, limits).items():
+            for rank in step.rank[slow].tolist():
+                suspects.setdefault(rank, chart)
+        for rank in held_up(step, set(suspects), roster):
+            del suspects[rank]
+        hit = np.flatnonzero(charts.is_hit(log_ratio, scale, limits))
+        hitting = set(step.rank[hit].tolist())
         self._note_candidates(step, hitting)
         yield from self._state(step, roster, suspects, hitting, log_ratio, scale, limits, evidence)
-        yield from self._insufficient(step, hitting, suspects, log_ratio, evidence)
-
-    @staticmethod
-    def _peers(step: ClosedStep, roster: JobRoster) -> list[NDArray[np.int64]]:
-        return roster.derived("straggler-peers", step.rank, Straggler._peers_of)
-
-    @staticmethod
-    def _peers_of(ranks: NDArray[np.int64], roster: JobRoster) -> list[NDArray[np.int64]]:
-        seats = roster.seats
-        keys = []
-        for rank in ranks.tolist():
-            seat = seats.get(rank)
-            keys.append((seat.stage, seat.sku, seat.role) if seat is not None else (roster.stage_of(rank), None, None))
-        return group_by_key(keys)
-
-    @staticmethod
-    def _waiting_longest(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]:
-        """Suspects who wait longer than their stage's median: those are held up themselves, so their time is not own."""
-        wait = step.columns["wait_us"]
-        own = step.own_us
-        excused: set[int] = set()
-        if not suspects:
-            return excused
-        for group in Straggler._peers(step, roster):
-            known = group[~np.isnan(wait[group])]
-            if known.size < 2:
-                continue
-            median_wait = float(np.median(wait[known]))
-            margin_us = 0.05 * float(np.nanmedian(own[group]))
-            held_up = known[wait[known] > 1.5 * median_wait + margin_us]
-            waiting = [position for position in held_up.tolist() if int(step.rank[position]) in suspects]
-            # A suspect waits least as a rule, and whom its peers wait for need not be asked then.
-            awaited = Straggler._awaited(step, group) if waiting else set()
-            excused |= {int(step.rank[position]) for position in waiting if position not in awaited}
-        return excused
-
-    @staticmethod
-    def _awaited(step: ClosedStep, group: NDArray[np.int64]) -> set[int]:
-        """Positions of those whom their peers wait for where they meet, if their own time was measured in its parts.
-
-        Such a rank may wait long for another stage as well: that does not make its measured parts another's.
-        """
-        columns = step.columns
-        parts = columns["compute_us"] + np.nan_to_num(columns["host_us"]) + np.nan_to_num(columns["data_us"])
-        awaited = set()
-        is_peer = np.zeros(len(step.rank), dtype=np.bool_)
-        is_peer[group] = True
-        for collective in step.collectives.values():
-            for members in instances(collective):
-                meeting = members[is_peer[members]]
-                if meeting.size < 3:
-                    continue
-                duration = collective.duration_us[meeting]
-                last = int(meeting[int(np.argmin(duration))])
-                # A reported own time above its parts may hold waiting that no part names. NaN compares as false.
-                if duration.min() < 0.9 * np.median(duration) and step.own_us[last] <= 1.01 * parts[last]:
-                    awaited.add(last)
-        return awaited
+        self.pauses = hit[(charts.hits[at[hit]] & np.uint64((1 << _GAP_STEPS) - 1)) == 1]
+        if self.pauses.size and self._open:
+            self.pauses = self.pauses[~np.isin(step.rank[self.pauses], sorted(self.named))]
+        yield from self._insufficient(step, hitting, set(suspects), log_ratio, evidence)
 
     def _note_candidates(self, step: ClosedStep, hitting: set[int]) -> None:
         """When the present run of hits of each rank began; a run ends after three recorded steps without one."""
@@ -161,7 +128,7 @@ class Straggler:
         self,
         step: ClosedStep,
         roster: JobRoster,
-        suspects: set[int],
+        suspects: dict[int, str],
         hitting: set[int],
         log_ratio: NDArray[np.float64],
         scale: float,
@@ -172,29 +139,54 @@ class Straggler:
         for key in sorted(self._open):
             standing = self._open[key]
             members = set(standing.subject["ranks"])
-            if members & (hitting | suspects):
+            if members & (hitting | suspects.keys()):
                 standing.quiet = 0
+                if standing.has_paused and not standing.comes_and_goes:
+                    back = max(self._charts.hits_of(rank, _GAP_STEPS) for rank in members)
+                    standing.comes_and_goes = back > _GAP_STEPS // 2
             elif not members.isdisjoint(present):
                 standing.quiet += 1
-            if standing.quiet >= limits.quiet_steps:
+                standing.has_paused |= standing.quiet >= _GAP_STEPS
+            if self._is_over(standing, members, limits):
                 del self._open[key]
+                self._charts.forget_hits(members)
                 subject = Subject.model_validate(standing.subject["named"])
-                yield self._finding(
-                    step, roster, subject, members, "cleared", standing.onset_ns, log_ratio, scale, evidence
-                )
+                yield self._finding(step, roster, subject, members, "cleared", standing, log_ratio, scale, evidence)
         standing_ranks = {rank for standing in self._open.values() for rank in standing.subject["ranks"]}
-        for members in self._units(step, roster, suspects - standing_ranks, log_ratio):
-            onset_ns = min(self._candidates.get(rank, step.event_time_ns) for rank in members)
+        for members in self._units(step, roster, suspects.keys() - standing_ranks, log_ratio):
+            chart = min((suspects[rank] for rank in members), key=("fast", "slow", "burst").index)
+            onset_ns = min(self._onset_ns(rank, chart, step, limits) for rank in members)
             key = ",".join(map(str, sorted(members)))
             subject = self._subject(step, roster, members)
             # The name it was opened under: by the time it is cleared ranks may be missing and seats have changed.
             named = subject.model_dump(exclude_none=True)
-            self._open[key] = _Standing(onset_ns, 0, {"ranks": sorted(members), "named": named})
-            yield self._finding(step, roster, subject, members, "open", onset_ns, log_ratio, scale, evidence)
+            whom = {"ranks": sorted(members), "named": named}
+            self._open[key] = standing = _Standing(onset_ns, 0, whom, chart, False, chart == "burst")
+            yield self._finding(step, roster, subject, members, "open", standing, log_ratio, scale, evidence)
+
+    def _is_over(self, standing: _Standing, members: set[int], limits: StragglerThresholds) -> bool:
+        """Whether an open straggler has kept pace for long enough.
+
+        One that was slow in some of its last steps, and in less than half of those up to its last slow one, may be slow now and
+        then: it is given until they are too few.
+        """
+        if standing.comes_and_goes:
+            return standing.quiet >= max(limits.burst_quiet_steps, limits.quiet_steps)
+        if standing.quiet < limits.quiet_steps:
+            return False
+        charts, steps = self._charts, limits.burst_steps
+        return all(charts.hits_of(r, steps) < limits.burst_hits or charts.hit_share(r, steps) > 0.5 for r in members)
+
+    def _onset_ns(self, rank: int, chart: str, step: ClosedStep, limits: StragglerThresholds) -> int:
+        """Since when a rank has been slow: the present run of slow steps, or the first burst that counted."""
+        if chart == "burst":
+            ago = self._charts.first_hit(rank, limits.burst_steps)
+            return self._times[-1 - min(ago, len(self._times) - 1)]
+        return self._candidates.get(rank, step.event_time_ns)
 
     @staticmethod
     def _units(
-        step: ClosedStep, roster: JobRoster, suspects: set[int], log_ratio: NDArray[np.float64]
+        step: ClosedStep, roster: JobRoster, suspects: AbstractSet[int], log_ratio: NDArray[np.float64]
     ) -> list[set[int]]:
         """Suspects as they are to be named: one by one, or a tensor group or node that is slow as a whole."""
         if not suspects:
@@ -230,7 +222,7 @@ class Straggler:
         subject: Subject,
         members: set[int],
         state: str,
-        onset_ns: int,
+        standing: _Standing,
         log_ratio: NDArray[np.float64],
         scale: float,
         evidence: Evidence | None,
@@ -242,6 +234,7 @@ class Straggler:
             "noise_scale": scale,
             "recorded_steps": self._recorded,
             "ranks": len(step.rank),
+            "chart": standing.chart,
         }
         slowdown = None
         if lead is not None and not np.isnan(log_ratio[lead]):
@@ -266,7 +259,7 @@ class Straggler:
             state=state,
             severity="warning",
             event_time_ns=step.event_time_ns,
-            onset_ns=onset_ns,
+            onset_ns=standing.onset_ns,
             explanation=f"{who} {word}" + (f" by a factor of {slowdown:.3g}" if slowdown and state == "open" else ""),
             values=values,
             evidence=evidence,
@@ -278,7 +271,7 @@ class Straggler:
 
     def _parts_excess(self, step: ClosedStep, roster: JobRoster, lead: int) -> dict[str, int]:
         """By how much each part of own time exceeds the peers' median of it: says where the time goes."""
-        for group in self._peers(step, roster):
+        for group in work_peers(step, roster):
             if lead in group:
                 others = group[group != lead]
                 break
@@ -361,8 +354,12 @@ class Straggler:
         """Plain data that `restore` takes."""
         return {
             "charts": self._charts.snapshot(),
-            "open": {key: [s.onset_ns, s.quiet, s.subject] for key, s in sorted(self._open.items())},
+            "open": {
+                key: [s.onset_ns, s.quiet, s.subject, s.chart, s.has_paused, s.comes_and_goes]
+                for key, s in sorted(self._open.items())
+            },
             "candidates": dict(sorted(self._candidates.items())),
+            "times": list(self._times),
             "insufficient_ns": self._insufficient_ns,
             "recorded": self._recorded,
         }
@@ -370,9 +367,8 @@ class Straggler:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._charts = PaceCharts.restored(snapshot["charts"])
-        self._open = {
-            key: _Standing(onset, quiet, subject) for key, (onset, quiet, subject) in snapshot["open"].items()
-        }
+        self._open = {key: _Standing(*standing) for key, standing in snapshot["open"].items()}
         self._candidates = {int(rank): at for rank, at in snapshot["candidates"].items()}
+        self._times = deque(snapshot["times"], maxlen=_TIMES)
         self._insufficient_ns = snapshot["insufficient_ns"]
         self._recorded = snapshot["recorded"]

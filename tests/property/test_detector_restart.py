@@ -13,10 +13,13 @@ from laws import LAW, assert_restart_changes_nothing
 from streams.core.roster import Roster
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
 from streams.detectors.barrier_wait import BarrierWait
+from streams.detectors.changed_ranks import ChangedRanks
 from streams.detectors.ecc import UncorrectableEcc
 from streams.detectors.job_pace import JobPace, MissingRanks
 from streams.detectors.mfu import MfuRules, step_utilisation
 from streams.detectors.pfc import PfcPause
+from streams.detectors.scattered_pauses import ScatteredPauses
+from streams.detectors.slow_network import SlowNetwork
 from streams.detectors.sm_clock import SmClock
 from streams.detectors.straggler import Straggler
 from streams.detectors.thermal import ThermalViolation
@@ -180,6 +183,26 @@ def closed_steps(timings: list[StepTiming]) -> list[ClosedStep]:
     return join.close(at(10**6), 4, MEMBERS, final=True)
 
 
+class PausesOfStragglers:
+    """The rule of scattered pauses with the straggler rule, which tells it who paused."""
+
+    def __init__(self) -> None:
+        self.straggler = Straggler(SITE)
+        self.pauses = ScatteredPauses(SITE)
+
+    def on_step(self, step: ClosedStep) -> list[Any]:
+        roster = ROSTER.job("job-1", 0)
+        list(self.straggler.on_step(step, roster, None))
+        return list(self.pauses.on_step(step, roster, self.straggler.pauses, None))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"straggler": self.straggler.snapshot(), "pauses": self.pauses.snapshot()}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.straggler.restore(snapshot["straggler"])
+        self.pauses.restore(snapshot["pauses"])
+
+
 READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] = {
     "straggler": (
         lambda: Straggler(SITE),
@@ -197,6 +220,12 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] =
         lambda rule, step: list(rule.on_step(step, ROSTER.job("job-1", 0), 0.06)),
     ),
     "missing_ranks": (lambda: MissingRanks(SITE), lambda rule, step: list(rule.on_step(step, None))),
+    "slow_network": (lambda: SlowNetwork(SITE), lambda rule, step: list(rule.on_step(step, None))),
+    "changed_ranks": (
+        lambda: ChangedRanks(SITE),
+        lambda rule, step: list(rule.on_step(step, 0.005, frozenset(), False, None)),
+    ),
+    "scattered_pauses": (PausesOfStragglers, lambda rule, step: rule.on_step(step)),
 }
 
 
@@ -241,10 +270,46 @@ def a_long_history() -> list[StepTiming]:
     return timings
 
 
+def a_history_of_some_ranks() -> list[StepTiming]:
+    """Steps of four ranks of which three become slow together and recover."""
+    return [
+        step_timing(
+            step,
+            10.0 * step,
+            [round(200_000 * (1.2 if node < 3 and 30 <= step < 60 else 1.0)) + 150 * (step % 5)],
+            node_id=f"node-{node}",
+            first_rank=node,
+        )
+        for step in range(100)
+        for node in range(4)
+    ]
+
+
+def a_history_of_pauses() -> list[StepTiming]:
+    """Steps of eight ranks that pause in turn for a while."""
+    return [
+        step_timing(
+            step,
+            10.0 * step,
+            [200_000 + 150 * ((7 * rank + 3 * step) % 5) for rank in (2 * node, 2 * node + 1)],
+            node_id=f"node-{node}",
+            first_rank=2 * node,
+            host_us=tuple(
+                44_000 if step < 70 and 3 * rank == step % 24 else 4_000 for rank in (2 * node, 2 * node + 1)
+            ),
+        )
+        for step in range(210)
+        for node in range(4)
+    ]
+
+
+HISTORIES = {"changed_ranks": a_history_of_some_ranks, "scattered_pauses": a_history_of_pauses}
+
+
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_every_job_rule_survives_restarts_all_along_a_long_history(name: str) -> None:
     make, read = READERS[name]
-    history = closed_steps(a_long_history())
+    history = closed_steps(HISTORIES.get(name, a_long_history)())
     whole = make()
     edges = {finding.state for step in history for finding in findings_of(read(whole, step))}
     assert edges == {"open", "cleared"}

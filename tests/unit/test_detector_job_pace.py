@@ -1,4 +1,4 @@
-"""Slowness without a slow rank: of the job, its transfers, a stage, the lengths; and missing ranks."""
+"""Slowness without a slow rank: of the job, a stage, the lengths; and missing ranks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ def roster_of(world: int = 8, layout: dict[str, int] | None = None) -> JobRoster
     return roster.job("job-1", 0)
 
 
-def closed(
-    number: int, own: Sequence[int], dp_us: Sequence[int] | None = None, expected: int | None = None
-) -> ClosedStep:
+def closed(number: int, own: Sequence[int], expected: int | None = None) -> ClosedStep:
     join = StepJoin()
-    join.add(step_timing(number, number, list(own), dp_us=dp_us))
+    join.add(step_timing(number, number, list(own)))
     count = expected or len(own)
     (step,) = join.close(at(number), count, frozenset(range(count)), final=True)
     return step
@@ -39,13 +37,12 @@ def said(
     steps: int,
     own_of: Callable[[int], Sequence[int]],
     *,
-    dp_of: Callable[[int], Sequence[int]] | None = None,
     roster: JobRoster | None = None,
     noise: float = 0.005,
 ) -> list[Finding]:
     rule, found = JobPace(SITE), []
     for number in range(steps):
-        step = closed(number, own_of(number), dp_of(number) if dp_of else None)
+        step = closed(number, own_of(number))
         found += list(rule.on_step(step, roster or roster_of(), noise))
     assert {finding.kind for finding in found} <= BLAMELESS_KINDS
     return found
@@ -65,24 +62,6 @@ def test_a_job_that_slows_down_as_a_whole_is_said_so_after_ten_steps_and_blames_
 
 def test_one_slow_rank_does_not_slow_the_median() -> None:
     assert said(60, lambda n: [200_000] * 7 + [200_000 if n < 30 else 400_000]) == []
-
-
-def test_a_slow_network_is_told_by_the_fastest_member_while_own_time_is_flat() -> None:
-    def transfers(number: int) -> list[int]:
-        return [20_000 if number < 30 else 34_000] * 8
-
-    assert kinds(said(50, lambda _: [200_000] * 8, dp_of=transfers)) == [("network_slowdown", "open", 34)]
-
-
-def test_waiting_for_a_straggler_is_no_slow_network() -> None:
-    def waiting(number: int) -> list[int]:
-        return [20_000] + [20_000 if number < 30 else 300_000] * 7
-
-    assert said(50, lambda _: [200_000] * 8, dp_of=waiting) == []
-
-
-def test_transfers_of_under_a_millisecond_are_noise() -> None:
-    assert said(50, lambda _: [200_000] * 8, dp_of=lambda n: [100 if n < 30 else 900] * 8) == []
 
 
 def test_a_heavy_stage_is_advice_on_the_partition() -> None:

@@ -209,14 +209,80 @@ def test_a_tensor_group_that_is_slow_alike_is_named_as_the_group() -> None:
 def test_a_straggler_is_cleared_after_twenty_steps_at_pace_under_the_same_id() -> None:
     def own_of(index: int, rng: np.random.Generator) -> Any:
         own = healthy(8, rng)
-        own[3] *= 1.3 if index < 10 else 1.0
+        own[3] *= 1.3 if index < 30 else 1.0
         return own
 
-    findings = [f for f in follow(60, own_of) if f.kind == "straggler"]
+    findings = [f for f in follow(80, own_of) if f.kind == "straggler"]
     assert [f.state for f in findings] == ["open", "cleared"]
     assert findings[0].finding_id == findings[1].finding_id
+    assert [f.values["chart"] for f in findings] == ["fast", "fast"]
     assert findings[1].step is not None
-    assert 29 <= findings[1].step <= 45
+    assert 49 <= findings[1].step <= 65
+
+
+def slow_at(steps: Callable[[int], bool], factor: float = 1.2, rank: int = 3) -> Callable[..., Any]:
+    def own_of(index: int, rng: np.random.Generator) -> Any:
+        own = healthy(8, rng)
+        own[rank] *= factor if steps(index) else 1.0
+        return own
+
+    return own_of
+
+
+def test_a_rank_that_was_slow_for_a_few_steps_may_be_slow_now_and_then_and_is_given_until_they_are_past() -> None:
+    findings = [f for f in follow(90, slow_at(lambda index: index < 10)) if f.kind == "straggler"]
+    assert [(f.state, f.step) for f in findings] == [("open", 4), ("cleared", 52)]
+
+
+@pytest.mark.parametrize(("held", "period", "chart"), [(3, 10, "burst"), (2, 6, "burst"), (10, 37, "fast")])
+@pytest.mark.parametrize("factor", [1.1, 1.5])
+def test_a_rank_that_is_slow_now_and_then_is_named_once_within_a_hundred_steps(
+    held: int, period: int, chart: str, factor: float
+) -> None:
+    def is_slow(index: int) -> bool:
+        return 20 <= index < 200 and (index - 20) % period < held
+
+    findings = [f for f in follow(320, slow_at(is_slow, factor)) if f.kind == "straggler"]
+    assert [(f.state, f.subject.rank) for f in findings] == [("open", 3), ("cleared", 3)]
+    assert {f.values["chart"] for f in findings} == {chart}
+    last = max(index for index in range(320) if is_slow(index))
+    assert findings[0].step is not None
+    assert findings[0].step < 120
+    assert findings[0].onset_ns == at(200)
+    assert findings[0].slowdown == pytest.approx(factor, rel=0.03)
+    # The slow chart leans on for some steps after a burst.
+    assert findings[1].step in range(last + 60, last + 70)
+
+
+def test_seven_slow_steps_of_fifty_are_not_enough() -> None:
+    assert opened(follow(300, slow_at(lambda index: index % 50 in range(0, 49, 7)))) == []
+
+
+@pytest.mark.parametrize("period", [40, 100, 500])
+def test_ranks_that_each_pause_once_in_many_steps_are_not_named(period: int) -> None:
+    def own_of(index: int, rng: np.random.Generator) -> Any:
+        own = healthy(64, rng)
+        own[(index + 7 * np.arange(64)) % period == 0] *= 1.15
+        return own
+
+    assert opened(follow(200, own_of)) == []
+
+
+def test_a_long_step_of_a_rank_that_keeps_pace_again_does_not_bring_it_back() -> None:
+    findings = follow(90, slow_at(lambda index: index < 30 or index in (60, 70)))
+    assert [f.state for f in findings if f.kind == "straggler"] == ["open", "cleared"]
+
+
+def test_who_paused_in_a_step_is_known() -> None:
+    rule, rng, paused = Straggler(SITE), np.random.default_rng(5), {}
+    for index in range(40):
+        own = healthy(8, rng)
+        own[2] *= 1.2 if index in (10, 11, 25) else 1.0
+        own[5] *= 1.3 if index >= 20 else 1.0
+        list(rule.on_step(closed(index, own), roster_of(8), None))
+        paused[index] = rule.pauses.tolist()
+    # Rank 5's first slow step looks like a pause; later ones follow a slow step, and then it stands as a straggler.
+    assert {index: who for index, who in paused.items() if who} == {10: [2], 20: [5], 25: [2]}
 
 
 def test_a_finding_says_which_part_of_the_time_is_in_excess() -> None:
@@ -275,12 +341,12 @@ def test_absence_is_not_keeping_pace() -> None:
 
 def test_what_was_opened_is_cleared_under_its_id_whatever_became_of_its_seat() -> None:
     rule, rng, found = Straggler(SITE), np.random.default_rng(5), []
-    for index in range(60):
+    for index in range(90):
         own = healthy(8, rng)
-        own[4:] *= 1.3 if index < 10 else 1.0
+        own[4:] *= 1.3 if index < 30 else 1.0
         # The slow node's last rank stays away afterwards, and the others' devices become known.
-        roster = roster_of(8) if index < 10 else roster_of(8, node_id="node-9")
-        found += list(rule.on_step(closed(index, own if index < 10 else own[:7], node_ranks=4), roster, None))
+        roster = roster_of(8) if index < 30 else roster_of(8, node_id="node-9")
+        found += list(rule.on_step(closed(index, own if index < 30 else own[:7], node_ranks=4), roster, None))
     findings = [f for f in found if f.kind == "straggler"]
     assert [f.state for f in findings] == ["open", "cleared"]
     assert findings[0].subject == findings[1].subject
@@ -289,9 +355,9 @@ def test_what_was_opened_is_cleared_under_its_id_whatever_became_of_its_seat() -
 
 def test_a_rank_whose_device_becomes_known_meanwhile_is_cleared_under_its_id() -> None:
     rule, rng, found = Straggler(SITE), np.random.default_rng(5), []
-    for index in range(60):
-        own = one_slow(3, 1.3 if index < 10 else 1.0)(index, rng)
-        roster = roster_of(8) if index < 10 else roster_of(8, node_id="node-0")
+    for index in range(90):
+        own = one_slow(3, 1.3 if index < 30 else 1.0)(index, rng)
+        roster = roster_of(8) if index < 30 else roster_of(8, node_id="node-0")
         found += list(rule.on_step(closed(index, own), roster, None))
     findings = [f for f in found if f.kind == "straggler"]
     assert [f.state for f in findings] == ["open", "cleared"]

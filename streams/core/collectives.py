@@ -1,0 +1,159 @@
+"""Time in collectives, per rank and communicator: joined over the nodes of a step, and what a transfer takes in each.
+
+Every member of a communicator reports transfer and waiting together; the shortest time among its members is the transfer,
+since whom the others wait for waits least. Communicators keep their names, so that a step without some of them mixes
+nothing up. Deliberately no memory: one step at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from schemas.steps import CollectiveTiming, StepTiming
+
+__all__ = ["Collective", "collectives_of", "fill_wait", "instances", "shortest_us", "transfers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Time in one kind of communicator, per rank of the step: NaN where a rank is in none or did not say.
+
+    Attributes:
+        group: the kind.
+        instance: number of each rank's communicator in `names`; -1 for a rank in none.
+        duration_us: transfer and waiting together.
+        names: of the communicators, sorted.
+        op: the operation, of the first report that says one.
+    """
+
+    group: str
+    instance: NDArray[np.int64]
+    duration_us: NDArray[np.float64]
+    names: tuple[str, ...] = ()
+    op: str | None = None
+
+    def name_of(self, number: int) -> str:
+        """Name of a communicator."""
+        return self.names[number] if number < len(self.names) else str(number)
+
+
+def instances(collective: Collective) -> list[NDArray[np.int64]]:
+    """Positions of the ranks that meet in each communicator of one kind, those with a known duration only."""
+    order, starts = _by_instance(collective)
+    # numpy.split does the same and takes ten times as long about it.
+    return [order[start:stop] for start, stop in pairwise([*starts.tolist(), order.size])]
+
+
+def shortest_us(collective: Collective) -> NDArray[np.float64]:
+    """The shortest known duration in each communicator of one kind, in the order of `instances`."""
+    return transfers(collective)[1]
+
+
+def transfers(collective: Collective) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Number, shortest known duration in microseconds, and members with a known duration of each communicator of one kind."""
+    order, starts = _by_instance(collective)
+    if not order.size:
+        none = np.array([], dtype=np.int64)
+        return none, np.array([], dtype=np.float64), none
+    shortest: NDArray[np.float64] = np.minimum.reduceat(collective.duration_us[order], starts)
+    return collective.instance[order[starts]], shortest, np.diff(starts, append=order.size)
+
+
+def fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Collective]) -> None:
+    """Fill unknown `wait_us` with what each rank spent in collectives beyond the shortest of its communicator."""
+    unknown = np.isnan(columns["wait_us"])
+    if not unknown.any() or not collectives:
+        return
+    waits = np.zeros(len(unknown))
+    for collective in collectives.values():
+        order, starts = _by_instance(collective)
+        if order.size:
+            shortest = np.minimum.reduceat(collective.duration_us[order], starts)
+            members = np.diff(starts, append=order.size)
+            waits[order] += collective.duration_us[order] - np.repeat(shortest, members)
+    columns["wait_us"] = np.where(unknown, waits, columns["wait_us"])
+
+
+def _by_instance(collective: Collective) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions with a known duration, by communicator, and where each communicator's begin among them."""
+    known = np.flatnonzero(~np.isnan(collective.duration_us) & (collective.instance >= 0))
+    order = known[np.argsort(collective.instance[known], kind="stable")]
+    begins = np.ones(order.size, dtype=np.bool_)
+    begins[1:] = np.diff(collective.instance[order]) != 0
+    return order, np.flatnonzero(begins)
+
+
+def collectives_of(timings: Sequence[StepTiming], first: NDArray[np.int64]) -> dict[str, Collective]:
+    """Collectives of a step by kind.
+
+    Args:
+        timings: the nodes' shares of the step.
+        first: for each rank of the step, its place among the ranks of all shares, one after the other.
+
+    `instance` of a report is a column over the node's ranks, or, where its length is another, the name of the one
+    communicator that the report is about.
+    """
+    groups = sorted({collective.group for timing in timings for collective in timing.collectives})
+    result = {}
+    for group in groups:
+        names: list[Any] = []
+        durations: list[Any] = []
+        op = None
+        for timing in timings:
+            count = len(timing.rank)
+            matching = [collective for collective in timing.collectives if collective.group == group]
+            if not matching:
+                names.extend([None] * count)
+                durations.extend([None] * count)
+                continue
+            if op is None:
+                op = next((collective.op for collective in matching if collective.op is not None), None)
+            instance = matching[0].instance
+            if instance is not None and len(instance) != count:
+                own_names, own_durations = _by_name(matching, count)
+                names.extend(own_names)
+                durations.extend(own_durations)
+                continue
+            if len(matching) == 1:
+                durations.extend(matching[0].duration_us)
+            else:
+                durations.extend(_sums([collective.duration_us for collective in matching]))
+            names.extend(instance if instance is not None else [0] * count)
+        distinct = set(names) - {None}
+        numbers = {name: number for number, name in enumerate(sorted({str(name) for name in distinct}))}
+        numbered: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
+        instance_of = np.fromiter(map(numbered.__getitem__, names), dtype=np.int64, count=len(names))
+        duration = np.array(durations, dtype=np.float64)
+        result[group] = Collective(group, instance_of[first], duration[first], tuple(numbers), op)
+    return result
+
+
+def _by_name(matching: Sequence[CollectiveTiming], count: int) -> tuple[list[str | None], list[int | None]]:
+    """Communicator and time of each local rank, of reports that are about one communicator each.
+
+    A rank that was in several of one kind is told of the first; its operations there add up.
+    """
+    names: list[str | None] = [None] * count
+    durations: list[int | None] = [None] * count
+    for collective in matching:
+        name = "-".join(map(str, collective.instance)) if collective.instance is not None else "0"
+        for place, duration in enumerate(collective.duration_us):
+            if duration is None or names[place] not in (None, name):
+                continue
+            names[place] = name
+            durations[place] = (durations[place] or 0) + duration
+    return names, durations
+
+
+def _sums(columns: Sequence[tuple[int | None, ...]]) -> list[int | None]:
+    """Several operations in one communicator during a step add up: the rank spent their sum in it."""
+    return [None if None in durations else sum(d for d in durations if d) for durations in zip(*columns, strict=True)]

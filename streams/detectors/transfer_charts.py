@@ -1,0 +1,191 @@
+"""Running figures of transfers, per communicator of one kind, in arrays: what the network rule decides on.
+
+Per communicator: its name, how many steps were seen, its reference transfer, the running mean of the change from step to
+step, the last transfer, its most members, and for how many steps it has been slow. 17 bytes a communicator beside its
+name, and 20 more during its first 20 steps. Communicators are told apart by name, so that a step without some of them
+mixes nothing up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SlowNetworkThresholds", "TransferCharts"]
+
+_BLOCK = 5
+"""The reference is the mean of medians of five: one long step in five does not move it, and four blocks are 20 steps."""
+
+_MEMORY = 16
+"""Steps that the running mean of changes remembers."""
+
+_KINDS: dict[str, Any] = {
+    "seen": np.uint8,
+    "reference": np.float32,
+    "change": np.float32,
+    "last": np.float32,
+    "members": np.uint16,
+    "run": np.uint8,
+    "named": np.bool_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNetworkThresholds:
+    """Thresholds of the rule; sources in docs/rules.md.
+
+    Attributes:
+        ratio: transfer over its reference above which a communicator is slow.
+        scales: how many noise scales the logarithm of that ratio must be above as well.
+        min_scale: lower bound of the noise scale (natural logarithm).
+        steps: recorded steps in a row before a communicator is slow.
+        gather_steps: recorded steps that the finding then waits, so that those that become slow together are in it.
+        quiet_steps: recorded steps after the last slow one before it is cleared.
+        least_us: shorter transfers are launch time and noise.
+        least_share: and so are those of a smaller share of the step.
+        own_flat: only while the median own time is below this multiple of its reference.
+    """
+
+    ratio: float = 1.25
+    scales: float = 6.0
+    min_scale: float = 0.02
+    steps: int = 5
+    gather_steps: int = 3
+    quiet_steps: int = 10
+    least_us: int = 1000
+    least_share: float = 0.01
+    own_flat: float = 1.05
+
+
+class TransferCharts:
+    """Running figures of the communicators of one kind, arrays in the order of `names`."""
+
+    __slots__ = ("change", "first", "last", "members", "most", "name", "named", "reference", "run", "seen")
+
+    def __init__(self, name: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.most = 0
+        """Most communicators of a step."""
+        self.seen: NDArray[np.uint8]
+        self.reference: NDArray[np.float32]
+        self.change: NDArray[np.float32]
+        self.last: NDArray[np.float32]
+        self.members: NDArray[np.uint16]
+        self.run: NDArray[np.uint8]
+        self.named: NDArray[np.bool_]
+        for column, kind in _KINDS.items():
+            setattr(self, column, np.zeros(len(name), dtype=kind))
+        self.first: NDArray[np.float32] | None = np.zeros((_BLOCK, len(name)), dtype=np.float32)
+        """The latest steps of those that are still learnt from; None once all have been."""
+
+    def rows_of(self, names: tuple[str, ...]) -> NDArray[np.int64] | None:
+        """Rows of these communicators after all are admitted; None where they are all, in order.
+
+        Names that come and go for ever would grow without end: beyond twice what a step ever had, those that are away go.
+        """
+        if names == self.name:
+            return None
+        self.most = max(self.most, len(names))
+        place = {name: row for row, name in enumerate(self.name)}
+        if not place.keys() >= set(names):
+            merged = sorted(place.keys() | set(names))
+            if len(merged) > 2 * self.most:
+                merged = sorted(names)
+            self._rearrange(tuple(merged), place)
+            if names == self.name:
+                return None
+            place = {name: row for row, name in enumerate(self.name)}
+        return np.array([place[name] for name in names], dtype=np.int64)
+
+    def _rearrange(self, names: tuple[str, ...], place: dict[str, int]) -> None:
+        grown = TransferCharts(names)
+        kept = [(row, place[name]) for row, name in enumerate(names) if name in place]
+        new, old = np.array(kept, dtype=np.int64).reshape(-1, 2).T
+        for column in _KINDS:
+            getattr(grown, column)[new] = getattr(self, column)[old]
+        if self.first is not None and grown.first is not None:
+            grown.first[:, new] = self.first[:, old]
+        for column in (*_KINDS, "first", "name"):
+            setattr(self, column, getattr(grown, column))
+
+    def fold(
+        self,
+        rows: NDArray[np.int64],
+        transfer_us: NDArray[np.float64],
+        members: NDArray[np.int64],
+        least_us: float,
+        may_be_slow: bool,
+        limits: SlowNetworkThresholds,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Take a step's transfers; returns the rows that could be judged, and which of those were slow in this step.
+
+        A communicator of which fewer members report than did before is left out: those that are there may all have waited for
+        the one that is not.
+
+        Args:
+            rows: of the communicators of the step.
+            transfer_us: their shortest durations, above 0.
+            members: how many members reported one.
+            least_us: shorter ones are never slow.
+            may_be_slow: false while own time is not flat: then nobody is called slow.
+            limits: thresholds.
+        """
+        whole = members >= np.maximum(self.members[rows], 2)
+        rows, x = rows[whole], transfer_us[whole]
+        self.members[rows] = np.minimum(members[whole], np.iinfo(np.uint16).max)
+        seen = self.seen[rows].astype(np.int64)
+        log = np.log(x)
+        moved = np.abs(log - self.last[rows])
+        weight = 1.0 / np.clip(seen, 1, _MEMORY)
+        self.change[rows] += np.where(seen > 0, weight * (moved - self.change[rows]), 0.0)
+        self.last[rows] = log
+        if self.first is not None:
+            self._learn(rows[seen < REFERENCE_STEPS], x[seen < REFERENCE_STEPS])
+        self.seen[rows] = np.minimum(seen + 1, 255)
+        learnt = seen >= REFERENCE_STEPS
+        if self.first is not None and bool((self.seen >= REFERENCE_STEPS).all()):
+            self.first = None
+        rows, x = rows[learnt], x[learnt]
+        watched = self.change[self.seen > 1]
+        # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
+        scale = max(float(np.median(watched)) / 1.128, limits.min_scale) if watched.size else limits.min_scale
+        ratio = x / self.reference[rows]
+        above = ratio > max(limits.ratio, float(np.exp(limits.scales * scale)))
+        # What has got slower does not become usual, whether or not it is blamed on the network.
+        follows = rows[~above & ~self.named[rows]]
+        self.reference[follows] += FOLLOW * (x[~above & ~self.named[rows]] - self.reference[follows])
+        slow = above & (x >= least_us) & may_be_slow
+        self.run[rows] = np.where(slow, np.minimum(self.run[rows], 254) + 1, 0)
+        return rows, slow
+
+    def _learn(self, rows: NDArray[np.int64], x: NDArray[np.float64]) -> None:
+        assert self.first is not None
+        seen = self.seen[rows].astype(np.int64)
+        self.first[seen % _BLOCK, rows] = x
+        full = rows[seen % _BLOCK == _BLOCK - 1]
+        blocks = self.seen[full] // _BLOCK + 1
+        self.reference[full] += (np.median(self.first[:, full], axis=0) - self.reference[full]) / blocks
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data and arrays that nobody else changes, as `restored` takes them."""
+        learning = self.first.reshape(-1).copy() if self.first is not None else None
+        columns = {column: getattr(self, column).copy() for column in _KINDS}
+        return {"name": list(self.name), "most": self.most, "first": learning, **columns}
+
+    @classmethod
+    def restored(cls, snapshot: dict[str, Any]) -> TransferCharts:
+        """Charts of a snapshot."""
+        charts = cls(tuple(snapshot["name"]))
+        charts.most = snapshot["most"]
+        first = snapshot["first"]
+        charts.first = None if first is None else np.array(first, dtype=np.float32).reshape(_BLOCK, -1)
+        for column, kind in _KINDS.items():
+            setattr(charts, column, np.array(snapshot[column], dtype=kind))
+        return charts
