@@ -17,6 +17,8 @@ PYTHON ?=
 DEMO_ARGS ?=
 TESTS ?= tests
 TEST_ARGS ?=
+# Processes that share the tests, whole files each: every one that needs a broker starts its own. 0 runs them in one.
+TEST_WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,7 +60,8 @@ demo: $(STAMP)
 	@$(BIN)/paceline demo $(DEMO_ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/bench --ignore=tests/faults --ignore=tests/soak $(TEST_ARGS)
+	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/bench --ignore=tests/faults --ignore=tests/soak \
+	  -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -41,6 +41,14 @@ _STEPS: dict[str, tuple[str, ...]] = {
     # classes of incidents
     "thermal": _THERMAL,
     "clock": ("dcgm", "clocks", "link"),
+    "power": ("dcgm", "clocks", "kernel"),
+    "pcie": ("link", "kernel", "clocks"),
+    "nvlink": ("nvlink", "kernel"),
+    "nic": ("cable", "port", "switch"),
+    "link": ("cable", "port", "switch"),
+    "switch": ("switch", "ports"),
+    "cooling": (),
+    "shared_place": (),
     "host": _HOST,
     "data": ("load", "pressure", "disks"),
     "compute": ("dcgm", "clocks", "link", "load"),
@@ -165,6 +173,25 @@ def _pause(subject: Subject) -> list[str]:
     return _on(subject.node_id, f"for dev in {interface}; do ethtool -S $dev | grep pause; done")
 
 
+def _cable(subject: Subject) -> list[str]:
+    device = _plain(subject.device)
+    if subject.switch_id is not None or device is None:
+        return []
+    interface = f"$(ls /sys/class/infiniband/{device}/device/net 2>/dev/null || echo {device})"
+    looks = "ethtool $dev | grep -E 'Speed|Link detected'; ethtool -S $dev | grep -E 'err|crc|discard|sequence'"
+    return _on(subject.node_id, f"for dev in {interface}; do {looks}; done")
+
+
+def _ports(subject: Subject) -> list[str]:
+    return _on(subject.switch_id, "show interfaces counters")
+
+
+def _nvlink(subject: Subject) -> list[str]:
+    device = _plain(subject.gpu_uuid) or _pci(subject)
+    chosen = f" -i {device}" if device is not None else ""
+    return _on(subject.node_id, f"nvidia-smi nvlink -e{chosen}")
+
+
 def _switch(subject: Subject) -> list[str]:
     return _on(subject.switch_id, "show pfc counters")
 
@@ -187,6 +214,9 @@ _LOOKS = {
     "load": _load,
     "pressure": _pressure,
     "disks": _disks,
+    "nvlink": _nvlink,
+    "cable": _cable,
+    "ports": _ports,
     "pause": _pause,
     "switch": _switch,
     "port": _port,

@@ -180,7 +180,7 @@ def test_a_summary_counts_steps_and_keeps_the_last_word_on_an_incident(tmp_path:
     path = tmp_path / "run.jsonl"
     with ArchiveWriter.open(path) as archive:
         for number in range(40):
-            own = [200_000] * 7 + [260_000 if number < 10 else 200_000]
+            own = [200_000] * 7 + [260_000 if number < 7 else 200_000]
             archive.write(step_timing(number, 20 + number, own), at(20 + number))
     summary = Summary()
     for record in replay(read_archive(path), SITE, Problems()):

@@ -23,7 +23,10 @@ NIC = Subject(level="port", node_id="node-0003", device="mlx5_3", port="1")
 SWITCH_PORT = Subject(level="port", switch_id="leaf-001", port="Ethernet4")
 DEVICE_KINDS = ("straggler", "thermal_violation", "sm_clock", "xid", "sxid", "uncorrectable_ecc")
 PORT_KINDS = ("pfc_pause", "pfc_pause_transmit")
-CLASSES = tuple(name for name in ADVICE if name != "pause_storm_unlocalised")
+SWITCH = Subject(level="switch", switch_id="leaf-001")
+WITHOUT_LOOKS = {"pause_storm_unlocalised", "cooling", "shared_place"}
+CLASSES = tuple(name for name in ADVICE if name not in WITHOUT_LOOKS)
+PORT_CLASSES = ("pause_storm", "nic", "link")
 
 
 def lines(kind: str, subject: Subject) -> list[str]:
@@ -102,6 +105,7 @@ def test_an_incident_is_looked_at_by_its_culprit_and_class() -> None:
     ]
     assert triage(incident("pause_storm_unlocalised", None)) == []
     assert triage(incident("pause_storm", None)) == []
+    assert triage(incident("cooling", Subject(level="zone", zone="zone-1"))) == []
 
 
 @pytest.mark.parametrize("kind", [*DEVICE_KINDS, *PORT_KINDS])
@@ -120,7 +124,7 @@ hostile = st.one_of(
 )
 
 
-@given(kind=st.sampled_from([*DEVICE_KINDS, *PORT_KINDS]), names=st.lists(hostile, min_size=6, max_size=6))
+@given(kind=st.sampled_from([*DEVICE_KINDS, *PORT_KINDS, *CLASSES]), names=st.lists(hostile, min_size=6, max_size=6))
 def test_no_name_from_outside_is_more_than_a_word_of_its_line(kind: str, names: list[str]) -> None:
     node_id, gpu_uuid, pci_bus_id, device, port, switch_id = names
     harmless = Subject(
@@ -160,7 +164,9 @@ def sections() -> dict[str, str]:
 
 
 def samples(kind: str) -> list[Any]:
-    subjects = [NIC, SWITCH_PORT] if kind in PORT_KINDS or kind == "pause_storm" else [GPU]
+    subjects = (
+        [NIC, SWITCH_PORT] if kind in PORT_KINDS or kind in PORT_CLASSES else [SWITCH if kind == "switch" else GPU]
+    )
     if kind in ADVICE:
         return [incident(kind, subject) for subject in subjects]
     return [finding(kind, 1, subject) for subject in subjects]
