@@ -30,6 +30,8 @@ app.add_typer(import_app, name="import")
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
+diagnose_app = typer.Typer(help="Why a job does not go on, or goes slowly.", no_args_is_help=True)
+app.add_typer(diagnose_app, name="diagnose")
 
 
 @app.command()
@@ -75,18 +77,48 @@ def worker(
 @app.command()
 def agent(
     config: Annotated[Optional[Path], typer.Option(help="TOML file.")] = None,  # noqa: UP045
-    bootstrap: Annotated[Optional[str], typer.Option(help="host:port of the brokers.")] = None,  # noqa: UP045
+    bootstrap: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--bootstrap", "--bootstrap-servers", help="host:port of the brokers."),
+    ] = None,
     node_id: Annotated[Optional[str], typer.Option(help="This node's name; the host name by default.")] = None,  # noqa: UP045
+    sources: Annotated[Optional[str], typer.Option(help="Sources, comma separated; auto for all.")] = None,  # noqa: UP045
+    disable: Annotated[Optional[str], typer.Option(help="Sources to leave out, comma separated.")] = None,  # noqa: UP045
+    metrics_port: Annotated[Optional[int], typer.Option(help="Serve Prometheus metrics; 0 for none.")] = None,  # noqa: UP045
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings that hold and where each came from, and end.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the settings hold.")] = False,
 ) -> None:
     """The node agent: reads this node's sources and publishes them."""
     from paceline.agent_command import agent_command
 
-    raise typer.Exit(agent_command(config, bootstrap, node_id))
+    flags = {
+        "bootstrap_servers": bootstrap,
+        "node_id": node_id,
+        "sources": sources,
+        "disable": disable,
+        "metrics_port": metrics_port,
+    }
+    raise typer.Exit(agent_command(config, flags, print_config, check))
+
+
+@app.command()
+def collect(
+    name: Annotated[Optional[str], typer.Argument(help="The source; without one, all names are listed.")] = None,  # noqa: UP045
+    config: Annotated[Optional[Path], typer.Option(help="The agent's TOML file.")] = None,  # noqa: UP045
+    json: Annotated[bool, typer.Option("--json", help="NDJSON, a line per GPU, port or record.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the source.")] = 30.0,
+) -> None:
+    """One reading of one source of this node; status 1 when there is none."""
+    from paceline.collect_command import collect_command
+
+    raise typer.Exit(collect_command(name, config, json, timeout))
 
 
 @app.command()
 def decode(
-    kind: Annotated[str, typer.Argument(help="kernel-log, dcgm, fabric, pcie or steps.")],
+    kind: Annotated[str, typer.Argument(help="kernel-log, dcgm, fabric, pcie, steps, flight-recorder or kineto.")],
     file: Annotated[str, typer.Argument(help="The file; - is standard input.")],
     json: Annotated[bool, typer.Option("--json", help="NDJSON, which is what comes out anyway.")] = True,  # noqa: ARG001
 ) -> None:
@@ -103,6 +135,47 @@ def _decode(kind: str, file: str) -> int:
     return driver.run(kind, file, sys.stdout.buffer, sys.stderr)
 
 
+@diagnose_app.command("hang")
+def diagnose_hang(
+    directory: Annotated[Path, typer.Argument(help="Holds one flight-recorder dump per rank, named .._rank_N.")],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Which rank keeps a job from going on; status 1 for a hang, 2 if no dump can be read."""
+    from paceline.diagnose_command import diagnose_hang_command
+
+    raise typer.Exit(diagnose_hang_command(directory, json))
+
+
+@diagnose_app.command("profile")
+def diagnose_profile(
+    traces: Annotated[list[Path], typer.Argument(help="PyTorch profiler traces, one per rank: .json or .json.gz.")],
+    json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write an HTML page here.")] = None,  # noqa: UP045
+    gpu: Annotated[Optional[str], typer.Option(help="The GPU's name, where a trace does not say.")] = None,  # noqa: UP045
+) -> None:
+    """What bounds a step, from profiler traces, and which rank makes the others wait; status 2 if one cannot be read."""
+    from paceline.profile_command import profile_command
+
+    raise typer.Exit(profile_command(traces, json, output, gpu))
+
+
+@diagnose_app.command("roofline")
+def diagnose_roofline(
+    archive: Annotated[Path, typer.Argument(help="An archive with gpu-frames: .jsonl or .jsonl.zst.")],
+    json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False,
+    precision: Annotated[str, typer.Option(help="Of the peak, for GPUs whose job is not in the archive.")] = "bf16",
+) -> None:
+    """Whether arithmetic or memory sets the pace of each GPU and job, from DCGM's profiling ratios."""
+    from paceline.roofline_command import roofline_command
+
+    raise typer.Exit(roofline_command(archive, json, precision))
+
+
+@diagnose_app.callback()
+def _diagnose() -> None:
+    """Why a job does not go on, or goes slowly."""
+
+
 @app.command()
 def replay(
     archive: Annotated[Path, typer.Argument(help="An archive: .jsonl or .jsonl.zst.")],
@@ -110,8 +183,15 @@ def replay(
     summary: Annotated[bool, typer.Option("--summary", help="Whom it would have had cordoned.")] = False,
     site: Annotated[str, typer.Option(help="The site that findings are of.")] = "replay",
     policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Run the recorded decisions again and compare every byte.")
+    ] = False,
 ) -> None:
     """Step results, findings, incidents and commands of an archive; nothing can be commanded from here."""
+    if journal:
+        from paceline.journal_command import journal_command
+
+        raise typer.Exit(journal_command(archive, json, summary or policy is not None or site != "replay"))
     from paceline.replay_command import replay_command
 
     raise typer.Exit(replay_command(archive, json, summary, site, policy))
@@ -139,11 +219,59 @@ def doctor(
         str | None, typer.Option(help="Also look at these brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False,
+    config: Annotated[Optional[Path], typer.Option(help="An agent's TOML file: what it needs is needed here.")] = None,  # noqa: UP045
+    job: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Instead: this job's recorder and time-outs, as its ranks here told the agent."),
+    ] = None,
+    socket: Annotated[Optional[str], typer.Option(help="Instead: those of every job; the agent's socket.")] = None,  # noqa: UP045
+    env_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Instead: those of a file of variables, as /proc/PID/environ."),
+    ] = None,
+    environment: Annotated[bool, typer.Option("--environment", help="Instead: those of this environment.")] = False,
 ) -> None:
     """What here is missing or wrong."""
+    if job is not None or socket is not None or env_file is not None or environment:
+        from paceline.doctor_job import doctor_job_command
+
+        raise typer.Exit(doctor_job_command(job, socket, env_file, environment, json, config))
     from paceline.doctor_command import doctor_command
 
-    raise typer.Exit(doctor_command(bootstrap, json))
+    raise typer.Exit(doctor_command(bootstrap, json, config))
+
+
+@app.command()
+def evaluate(
+    suite: Annotated[
+        str,
+        typer.Option(help="ci, minder, greyhound, greyhound_detection, what_if, resihp, soak or barrier."),
+    ] = "ci",
+    seeds: Annotated[int, typer.Option(help="How many of the ten tuning seeds.")] = 10,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="As many held-out seeds too, in rows of their own.")
+    ] = False,
+    only_held_out: Annotated[bool, typer.Option("--only-held-out", help="Held-out seeds alone.")] = False,
+    case: Annotated[Optional[str], typer.Option(help="Only cases whose id has this part, or fits this glob.")] = None,  # noqa: UP045
+    limit: Annotated[Optional[int], typer.Option(help="At most so many cases, spread over the suite.")] = None,  # noqa: UP045
+    largest_ranks: Annotated[Optional[int], typer.Option(help="Leave larger cases out.")] = None,  # noqa: UP045
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Run the plain rules on the same cases.")] = False,
+    without: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help="peer_key, persistence, covariates, wait_edges or device_evidence; may be repeated."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per case, then metrics and gates.")] = False,
+    out: Annotated[Optional[Path], typer.Option(help="Also write the NDJSON here.")] = None,  # noqa: UP045
+    verbose: Annotated[bool, typer.Option("--verbose", help="Explain every case that is wrong.")] = False,
+) -> None:
+    """What the engine says of labelled cases, held against the truth; status 1 when a gate failed."""
+    from paceline.evaluate_command import EvaluateOptions, evaluate_command
+
+    options = EvaluateOptions(
+        suite, seeds, held_out, only_held_out, case, limit, largest_ranks, jobs, baselines, tuple(without or ())
+    )
+    raise typer.Exit(evaluate_command(options, json, verbose, out))
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ class CollectiveDigest(Record):
     """What a rank's flight-recorder dump says, in at most 16 kB; the dump stays on its node.
 
     `groups` has a table per process group: `desc`, `ranks` (runs `[first, step, count]` of global ranks), `ordinal`,
-    `enqueued`, `started`, `completed`, `seen`, `is_p2p`, `pending` and `peers`. `pending` and `completed` have one per
+    `id`, `is_unnamed`, `enqueued`, `started`, `completed`, `seen`, `is_p2p`, `pending` and `peers`. `pending` and `completed` have one per
     operation: `group` (index into `groups`), `op`, `seq`, `order`, `is_p2p`, `p2p_seq`, `src`, `dst`, `input_sizes`,
     `dtypes`, `overtaken`. What is not known is left out.
     """

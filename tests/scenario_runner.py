@@ -285,7 +285,9 @@ def _collective(table: dict[str, Any], step: int, local: list[int], own: list[in
         transfer_us += jitter[(7 * instance + 3 * step) % len(jitter)]
         for change in table.get("change", []):
             _known("steps.collective.change", change, {"instances", "from", "to", "transfer_us_factor"})
-            if instance in change.get("instances", [instance]) and change.get("from", 0) <= step < change.get("to", 2**31):
+            if instance in change.get("instances", [instance]) and change.get("from", 0) <= step < change.get(
+                "to", 2**31
+            ):
                 transfer_us = round(transfer_us * change["transfer_us_factor"])
         durations.append(transfer_us + max(members[instance]) - own[rank])
     return CollectiveTiming(

@@ -28,6 +28,8 @@ DECODERS: Final[dict[str, str]] = {
     "dcgm": "agents.decode.dcgm",
     "fabric": "agents.decode.fabric",
     "steps": "agents.decode.steps",
+    "kineto": "agents.decode.kineto",
+    "flight-recorder": "agents.decode.flight_recorder",
 }
 """Kind of telemetry to the module whose `decode` reads it."""
 
