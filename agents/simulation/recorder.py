@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agents.simulation.collective_programs import JobGroup
-from agents.simulation.collective_run import Action, Issued, Never, RankRun, Run
+from agents.simulation.collective_run import Action, Issued, Never, RankRun
 
 __all__ = ["RecorderStyle", "base_counts", "dump_bytes", "dump_of", "dump_table"]
 
@@ -222,10 +222,3 @@ def _as_json(table: dict[str, Any]) -> dict[str, Any]:
     if not entries:
         del found["entries"]
     return found
-
-
-def dumps(
-    run: Run, groups: Sequence[JobGroup], style: RecorderStyle, seen_until_us: Mapping[int, float]
-) -> dict[int, bytes]:
-    """The dumps of all ranks, by rank."""
-    return {rank: dump_of(one, groups, style, seen_until_us.get(rank, Never)) for rank, one in run.items()}
