@@ -33,11 +33,11 @@ class AttributeFiles:
     def __init__(
         self, list_files: Callable[[], Iterable[Path]], *, list_every: int = 60, most_open: int | None = None
     ) -> None:
+        self._files: dict[str, int | None] = {}
         self._list_files = list_files
         self._list_every = list_every
         self._most_open = _allowed() if most_open is None else most_open
         self._readings = 0
-        self._files: dict[str, int | None] = {}
         self._open_count = 0
 
     def read(self) -> Iterator[tuple[str, str]]:
@@ -54,6 +54,10 @@ class AttributeFiles:
         """Let go of all files; a later reading opens them again."""
         for path in self._files:
             self._let_go(path)
+
+    def __del__(self) -> None:
+        # Who makes collectors again and again, as tests do, must not run out of descriptors.
+        self.close()
 
     def _list(self) -> None:
         listed = {str(path): None for path in self._list_files()}

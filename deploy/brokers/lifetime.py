@@ -85,7 +85,7 @@ class BoundProcess:
         line = b""
         while not line.endswith(b"\n"):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+            if left_s <= 0 or not _is_readable(descriptor, left_s):
                 raise BrokerStartError(f"the broker's process said nothing within {timeout_s:g} s")
             piece = os.read(descriptor, 4096)
             if not piece:
@@ -146,7 +146,7 @@ class OwnersEnd:
     def wait(self, has_ended: Callable[[], bool] = lambda: False) -> None:
         """Blocks until standard input closes, SIGTERM came, the owner is gone, or `has_ended` says so."""
         while not self._was_asked and not has_ended() and os.getppid() == self._owner_pid:
-            if select.select([0], [], [], POLL_S)[0] and not os.read(0, 4096):
+            if _is_readable(0, POLL_S) and not os.read(0, 4096):
                 return
 
     def _ask(self, _signal: int, _frame: FrameType | None) -> None:
@@ -217,6 +217,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"{taken.command[0]}: {error}\n")
         return 127
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether something can be read, or the other end has closed, within a time."""
+    looked_at = select.poll()  # not select(): a process may hold more than 1,024 files
+    looked_at.register(descriptor, select.POLLIN)
+    return bool(looked_at.poll(max(0.0, timeout_s) * 1000))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -102,7 +103,7 @@ def test_what_is_no_message_is_refused_in_one_line(line: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: json.dumps({"v": 1, "type": text}).encode()))
 def test_no_line_raises_anything_else(line: bytes) -> None:
-    with pytest.raises(InvalidMessageError):
+    with contextlib.suppress(InvalidMessageError):  # a type alone may be a whole message, as `status` is
         parse_message(line)
 
 
