@@ -15,10 +15,12 @@ MAKEFLAGS += --no-print-directory
 # Overridable: make demo DEMO_ARGS="--duration 60 --json", make test TESTS=tests/unit TEST_ARGS="-x -k straggler".
 PYTHON ?=
 DEMO_ARGS ?=
-TESTS ?= tests
+TESTS ?=
 TEST_ARGS ?=
-# Processes that share the tests, whole files each: every one that needs a broker starts its own. 0 runs them in one.
+# Processes that share the tests without a broker, whole files each. Those with one run alone: they measure time and load.
 TEST_WORKERS ?= 2
+
+ALONE := bench faults soak
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,8 +62,13 @@ demo: $(STAMP)
 	@$(BIN)/paceline demo $(DEMO_ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/bench --ignore=tests/faults --ignore=tests/soak \
-	  -n $(TEST_WORKERS) --dist loadfile $(TEST_ARGS)
+ifeq ($(strip $(TESTS)),)
+	@$(BIN)/python -m pytest $(ALONE:%=--ignore=tests/%) --ignore=tests/integration \
+	  -n $(TEST_WORKERS) --dist loadfile tests $(TEST_ARGS)
+	@$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
+else
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE:%=--ignore=tests/%) $(TEST_ARGS)
+endif
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -125,8 +125,13 @@ def test_the_environment_of_a_process_is_such_a_file() -> None:
     from pathlib import Path
 
     with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"NCCL_DEBUG": "TRACE"}
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"NCCL_DEBUG": "TRACE"},
     ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the kernel shows the environment only once the program has begun
         found = read_environment(Path(f"/proc/{child.pid}/environ"))
         child.communicate(b"\n")
     assert found["NCCL_DEBUG"] == "TRACE"
