@@ -57,6 +57,13 @@ class EdgeState(SubjectState):
             return "cleared"
         return None
 
+    def tell(self, edge: Edge) -> int:
+        """The onset of the statement whose edge is published now; a `cleared` one ends it."""
+        if edge == "cleared":
+            return self.close()
+        assert self.onset_ns is not None
+        return self.onset_ns
+
     def close(self) -> int:
         """End the statement after its `cleared` edge was published; returns its onset."""
         assert self.onset_ns is not None

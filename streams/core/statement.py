@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from schemas.base import deterministic_id, round_significant
-from schemas.findings import Finding
+from schemas.findings import Finding, Subject
 
 if TYPE_CHECKING:
-    from schemas.findings import Evidence, Subject
+    from schemas.findings import Evidence
+    from streams.core.step_join import ClosedStep
 
 __all__ = ["Rule"]
 
@@ -61,6 +62,35 @@ class Rule:
             explanation=explanation,
             evidence=(evidence,) if evidence is not None else (),
             **{name: rounded(value) for name, value in fields.items()},
+        )
+
+    def of_step(
+        self,
+        kind: str,
+        step: ClosedStep,
+        *,
+        state: str,
+        severity: str,
+        onset_ns: int,
+        explanation: str,
+        values: dict[str, Any] | None = None,
+        evidence: Evidence | None = None,
+        subject: Subject | None = None,
+    ) -> Finding:
+        """A finding that a closed step led to, about its job unless another subject is given."""
+        return self.finding(
+            kind,
+            subject or Subject(level="job", job_id=step.job_id),
+            state=state,
+            severity=severity,
+            event_time_ns=step.event_time_ns,
+            onset_ns=onset_ns,
+            explanation=explanation,
+            values=values,
+            evidence=evidence,
+            job_id=step.job_id,
+            epoch=step.epoch,
+            step=step.step,
         )
 
 

@@ -164,22 +164,24 @@ def _disks(subject: Subject) -> list[str]:
     return _on(subject.node_id, "iostat -x 1 3")
 
 
-def _pause(subject: Subject) -> list[str]:
+def _at_nic(subject: Subject, looks: str) -> list[str]:
+    """Commands about a NIC's interface, which they call `$dev`."""
     device = _plain(subject.device)
     if subject.switch_id is not None or device is None:
         return []
     # An RDMA device has its network interface beside it in sysfs; any other name is the interface itself.
     interface = f"$(ls /sys/class/infiniband/{device}/device/net 2>/dev/null || echo {device})"
-    return _on(subject.node_id, f"for dev in {interface}; do ethtool -S $dev | grep pause; done")
+    return _on(subject.node_id, f"for dev in {interface}; do {looks}; done")
+
+
+def _pause(subject: Subject) -> list[str]:
+    return _at_nic(subject, "ethtool -S $dev | grep pause")
 
 
 def _cable(subject: Subject) -> list[str]:
-    device = _plain(subject.device)
-    if subject.switch_id is not None or device is None:
-        return []
-    interface = f"$(ls /sys/class/infiniband/{device}/device/net 2>/dev/null || echo {device})"
-    looks = "ethtool $dev | grep -E 'Speed|Link detected'; ethtool -S $dev | grep -E 'err|crc|discard|sequence'"
-    return _on(subject.node_id, f"for dev in {interface}; do {looks}; done")
+    return _at_nic(
+        subject, "ethtool $dev | grep -E 'Speed|Link detected'; ethtool -S $dev | grep -E 'err|crc|discard|sequence'"
+    )
 
 
 def _ports(subject: Subject) -> list[str]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.findings import Subject
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
 from streams.core.thresholds import thresholds_for
@@ -69,12 +68,11 @@ class BarrierWait:
         if edge is None:
             return
         state, onset_ns = edge
-        yield self._rule.finding(
+        yield self._rule.of_step(
             "barrier_wait",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=f"P99 of waiting in collectives is {100 * high:.0f} % of the step",
             values={
@@ -84,9 +82,6 @@ class BarrierWait:
                 "step_time_us": step.step_time_us,
             },
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> list[Any]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.findings import Subject
 from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
@@ -190,19 +189,15 @@ class ChangedRanks:
             explanation = (
                 f"{len(ranks)} of {len(rows)} ranks take {ratio:.3g} times as long as they did, the others do not"
             )
-        return self._rule.finding(
+        return self._rule.of_step(
             "changed_ranks",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=explanation,
             values=values,
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> dict[str, Any]:

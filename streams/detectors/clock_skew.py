@@ -150,8 +150,7 @@ class ClockSkew:
         edge = publisher.edge.update(end_ns, holds, first_ns)
         if edge is None:
             return
-        onset_ns = publisher.edge.onset_ns if edge == "open" else publisher.edge.close()
-        assert onset_ns is not None
+        onset_ns = publisher.edge.tell(edge)
         level, _, publisher_id = name.partition("/")
         place = publisher.lows[starts[-1]][1]
         word = "behind" if skew_ns > 0 else "ahead"

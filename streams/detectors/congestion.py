@@ -13,13 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from schemas.findings import Subject
-from streams.core.counters import CounterIncrease
-from streams.core.edges import EdgeState
-from streams.core.keyed import KeyedRows, SubjectState
+from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
-from streams.detectors.port_frames import port_rows
+from streams.detectors.port_frames import CounterRate, port_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,25 +55,13 @@ class CongestionThresholds:
     span_ns: int = 5_000_000_000
 
 
-class _PortRate(SubjectState):
-    __slots__ = ("edge", "hits", "increase")
-
-    def __init__(self) -> None:
-        self.increase = CounterIncrease()
-        self.hits = TrailingHits(3, 5_000_000_000)
-        self.edge = EdgeState()
-
-    def is_quiet(self, now_ns: int) -> bool:
-        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
-
-
 class Congestion:
     """Watches the waiting and marking of many nodes' ports."""
 
     def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or CongestionThresholds(), RULE)
-        self._states = KeyedRows(_PortRate)
+        self._states = KeyedRows(CounterRate)
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time. Switches' frames say nothing."""
@@ -115,7 +100,7 @@ class Congestion:
         frame: FabricFrame,
         index: int,
         name: str,
-        state: _PortRate,
+        state: CounterRate,
         rate: float,
         peer_rate: float | None,
         limit: float | None,
@@ -128,8 +113,7 @@ class Congestion:
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         yield self._rule.finding(
             f"congestion_{name}",
             Subject(level="port", node_id=frame.node_id, device=frame.device[index], port=frame.port[index]),
@@ -159,7 +143,7 @@ class Congestion:
         self._states.restore(snapshot)
 
 
-def _rates(rows: Rows[_PortRate], column: tuple[int | None, ...]) -> dict[int, float]:
+def _rates(rows: Rows[CounterRate], column: tuple[int | None, ...]) -> dict[int, float]:
     """Increase per second by port; absent where the counter does not say."""
     rates = {}
     for index, count in enumerate(column):

@@ -180,8 +180,7 @@ class CongestionOwn:
         evidence: Evidence | None,
     ) -> Finding:
         rate, own = step[0] * 1e9 / step[1], state.median_per_s
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         return self._rule.finding(
             f"congestion_own_{name}",
             port_subject(frame, index),

@@ -138,21 +138,16 @@ class JobPace:
         if edge is None:
             return
         state, onset_ns = edge
-        yield self._rule.finding(
+        yield self._rule.of_step(
             kind,
-            Subject(level="job", job_id=step.job_id)
-            if kind != "stage_imbalance"
-            else Subject(level="stage", job_id=step.job_id, stage=stage),
+            step,
+            subject=Subject(level="stage", job_id=step.job_id, stage=stage) if kind == "stage_imbalance" else None,
             state=state,
             severity="warning" if kind == "job_slowdown" else "info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=explanation if state == "open" else f"{kind.replace('_', ' ')} is over",
             values=values,
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -197,21 +192,17 @@ class MissingRanks:
         if edge is None:
             return
         state, onset_ns = edge
-        yield self._rule.finding(
+        yield self._rule.of_step(
             "missing_ranks",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=f"{absent} of {step.expected} ranks did not report the step"
             if state == "open"
             else "all ranks report again",
             values={"missing": absent, "expected": step.expected, "first_missing": list(step.missing[:16])},
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> list[Any]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas import gpu_parts
-from schemas.findings import Subject
 from streams.core.flops import ModelShape
 from streams.core.statement import Rule
 from streams.core.thresholds import is_enabled, thresholds_for
@@ -150,10 +149,16 @@ class MfuRules:
                 yield from self._say_impossible(step, result, evidence)
             return
         if self._impossible_ns is not None:
-            yield self._finding(
-                self._impossible, "impossible_mfu", step, "cleared", "warning", self._impossible_ns, "MFU is possible again",
-                {"mfu": result.mfu}, evidence,
-            )  # fmt: skip
+            yield self._impossible.of_step(
+                "impossible_mfu",
+                step,
+                state="cleared",
+                severity="warning",
+                onset_ns=self._impossible_ns,
+                explanation="MFU is possible again",
+                values={"mfu": result.mfu},
+                evidence=evidence,
+            )
             self._impossible_ns = None
         self._remember(step.event_time_ns, result.mfu, thresholds_for(self._defaults, policy, LOW).best_hour_steps)
         if is_enabled(policy, LOW):
@@ -163,22 +168,21 @@ class MfuRules:
         if self._impossible_ns is not None:
             return
         self._impossible_ns = step.event_time_ns
-        yield self._finding(
-            self._impossible,
+        yield self._impossible.of_step(
             "impossible_mfu",
             step,
-            "open",
-            "warning",
-            step.event_time_ns,
-            result.impossible_reason or "",
-            {
+            state="open",
+            severity="warning",
+            onset_ns=step.event_time_ns,
+            explanation=result.impossible_reason or "",
+            values={
                 "mfu": result.mfu,
                 "hfu": result.hfu,
                 "flop_convention": result.convention,
                 "peak_tflops": result.peak_tflops,
                 "peak_source": result.peak_source,
             },
-            evidence,
+            evidence=evidence,
         )
 
     def _remember(self, now_ns: int, mfu: float, steps_needed: int) -> None:
@@ -201,10 +205,16 @@ class MfuRules:
             self._below = 0
             if self._onset_ns is not None:
                 onset_ns, self._onset_ns = self._onset_ns, None
-                yield self._finding(
-                    self._low, "low_mfu", step, "cleared", "info", onset_ns, "MFU is above its target again",
-                    {"mfu": result.mfu, "target": limits.target}, evidence,
-                )  # fmt: skip
+                yield self._low.of_step(
+                    "low_mfu",
+                    step,
+                    state="cleared",
+                    severity="info",
+                    onset_ns=onset_ns,
+                    explanation="MFU is above its target again",
+                    values={"mfu": result.mfu, "target": limits.target},
+                    evidence=evidence,
+                )
             return
         self._below += 1
         if self._below == 1:
@@ -217,50 +227,22 @@ class MfuRules:
         self._onset_ns = self._first_below_ns
         best = self._best_hour
         fallen = best is not None and result.mfu < limits.below_best * best
-        yield self._finding(
-            self._low,
+        yield self._low.of_step(
             "low_mfu",
             step,
-            "open",
-            "warning" if fallen else "info",
-            self._onset_ns,
-            f"MFU {100 * result.mfu:.1f} % is below {100 * limits.target:.0f} % for {self._below} steps"
+            state="open",
+            severity="warning" if fallen else "info",
+            onset_ns=self._onset_ns,
+            explanation=f"MFU {100 * result.mfu:.1f} % is below {100 * limits.target:.0f} % for {self._below} steps"
             + (f" and below the job's best hour of {100 * best:.1f} %" if fallen and best is not None else ""),
-            {
+            values={
                 "mfu": result.mfu,
                 "target": limits.target,
                 "best_hour_mfu": best,
                 "flop_convention": result.convention,
                 "steps_below": self._below,
             },
-            evidence,
-        )
-
-    @staticmethod
-    def _finding(
-        rule: Rule,
-        kind: str,
-        step: ClosedStep,
-        state: str,
-        severity: str,
-        onset_ns: int,
-        explanation: str,
-        values: dict[str, Any],
-        evidence: Evidence | None,
-    ) -> Finding:
-        return rule.finding(
-            kind,
-            Subject(level="job", job_id=step.job_id),
-            state=state,
-            severity=severity,
-            event_time_ns=step.event_time_ns,
-            onset_ns=onset_ns,
-            explanation=explanation,
-            values=values,
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> list[Any]:

@@ -107,8 +107,7 @@ class NicPcieLink:
             return
         if edge == "open":
             state.found_at_start = not state.was_whole
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         speeds = link.speeds(link.max_generation or link.generation)
         lost = speeds["gb_per_s_lost"]
         yield self._rule.finding(

@@ -108,8 +108,7 @@ class NvlinkErrors:
         edge = state.edge.update(now_ns, state.hits.add(now_ns, above), state.hits.first_ns)
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         yield self._rule.finding(
             "nvlink_errors",
             gpu_subject(frame, index),

@@ -154,8 +154,7 @@ class PcieLink:
         edge = state.edge.update(now_ns, narrow or slow, min((at for at in onsets if at is not None), default=None))
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         # An idle link's generation says nothing of what it can carry: only a low one at work is counted as a loss.
         judged = link.generation if slow or link.max_generation is None else link.max_generation
         speeds = link.speeds(judged)
@@ -204,8 +203,7 @@ class PcieLink:
         edge = state.replay_edge.update(now_ns, replays > limit)
         if edge is None:
             return
-        onset_ns = state.replay_edge.onset_ns if edge == "open" else state.replay_edge.close()
-        assert onset_ns is not None
+        onset_ns = state.replay_edge.tell(edge)
         yield self._rule.finding(
             "pcie_replay",
             gpu_subject(frame, index),

@@ -122,8 +122,7 @@ class PfcPause:
         edge = state.edge.update(now_ns, holds, state.hits.first_ns, limits.quiet_ns)
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         opposite = rates["tx" if direction == "rx" else "rx"].get(index)
         word = "received" if direction == "rx" else "transmitted"
         yield self._rule.finding(

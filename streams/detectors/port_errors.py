@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
-from streams.core.edges import EdgeState
+from streams.core.edges import Edge, EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum
-from streams.detectors.port_frames import port_rows, span_at_pace
+from streams.detectors.port_frames import peer_of, port_rows, port_subject, span_at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -309,24 +308,17 @@ class PortErrors:
         frame: FabricFrame,
         index: int,
         state: EdgeState,
-        edge: str | None,
+        edge: Edge | None,
         explanation: str,
         values: dict[str, Any],
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         if edge is None:
             return
-        onset_ns = state.onset_ns if edge == "open" else state.close()
-        assert onset_ns is not None
+        onset_ns = state.tell(edge)
         yield self._rule.finding(
             kind,
-            Subject(
-                level="port",
-                node_id=frame.node_id,
-                switch_id=frame.switch_id,
-                device=frame.device[index],
-                port=frame.port[index],
-            ),
+            port_subject(frame, index),
             state=edge,
             severity=severity,
             event_time_ns=frame.event_time_ns,
@@ -335,7 +327,7 @@ class PortErrors:
             values={
                 **values,
                 "view": frame.view,
-                "peer": frame.peer[index] if frame.peer is not None else None,
+                "peer": peer_of(frame, index),
             },
             evidence=evidence,
         )

@@ -5,19 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from schemas.findings import Subject
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
 from streams.core.keyed import SubjectState
+from streams.core.trailing import TrailingHits
 
 if TYPE_CHECKING:
     from schemas.frames import FabricFrame
     from streams.core.keyed import KeyedRows, Rows
 
-__all__ = ["is_active", "link_layers", "peer_of", "port_key", "port_rows", "port_subject", "span_at_pace"]
+__all__ = [
+    "CounterRate",
+    "is_active",
+    "link_layers",
+    "peer_of",
+    "port_key",
+    "port_rows",
+    "port_subject",
+    "span_at_pace",
+]
 
 S = TypeVar("S", bound=SubjectState)
 
 _ACTIVE = frozenset({"active", "up"})
 _ROCE = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 """Counters that only RoCE devices have."""
+
+
+class CounterRate(SubjectState):
+    """A counter of one port, how often its rate was above a limit, and what is said of it."""
+
+    __slots__ = ("edge", "hits", "increase")
+
+    def __init__(self) -> None:
+        self.increase = CounterIncrease()
+        self.hits = TrailingHits(3, 5_000_000_000)
+        self.edge = EdgeState()
+
+    def is_quiet(self, now_ns: int) -> bool:
+        """Whether one more reading that stands still changes nothing."""
+        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
 
 
 def port_key(frame: FabricFrame, index: int) -> str:

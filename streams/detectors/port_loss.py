@@ -13,13 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streams.core.counters import CounterIncrease
-from streams.core.edges import EdgeState
-from streams.core.keyed import KeyedRows, SubjectState
+from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
-from streams.detectors.port_frames import peer_of, port_rows, port_subject, span_at_pace
+from streams.detectors.port_frames import CounterRate, peer_of, port_rows, port_subject, span_at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,26 +77,14 @@ class PortLossThresholds:
     span_ns: int = 5_000_000_000
 
 
-class _Loss(SubjectState):
-    __slots__ = ("edge", "hits", "increase")
-
-    def __init__(self) -> None:
-        self.increase = CounterIncrease()
-        self.hits = TrailingHits(3, 5_000_000_000)
-        self.edge = EdgeState()
-
-    def is_quiet(self, now_ns: int) -> bool:
-        return self.hits.is_quiet and self.edge.is_quiet(now_ns)
-
-
 class PortLoss:
     """Watches the loss counters of many nodes' and switches' ports."""
 
     def __init__(self, site_id: str, defaults: PortLossThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PortLossThresholds(), RULE)
-        self._states = KeyedRows(_Loss)
-        self._found: dict[str, tuple[object, dict[str, Rows[_Loss]]]] = {}
+        self._states = KeyedRows(CounterRate)
+        self._found: dict[str, tuple[object, dict[str, Rows[CounterRate]]]] = {}
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
@@ -124,7 +109,7 @@ class PortLoss:
                     yield from self._counter(frame, index, name, count, rows, limits, evidence)
             rows.rest()
 
-    def _rows_of(self, frame: FabricFrame) -> dict[str, Rows[_Loss]]:
+    def _rows_of(self, frame: FabricFrame) -> dict[str, Rows[CounterRate]]:
         """The rows of a publisher by counter, looked up once for all of a frame's counters."""
         publisher, names = frame.publisher_id, (frame.device, frame.port)
         found = self._found.get(publisher)
@@ -138,7 +123,7 @@ class PortLoss:
         index: int,
         name: str,
         count: int,
-        rows: Rows[_Loss],
+        rows: Rows[CounterRate],
         limits: PortLossThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
@@ -155,8 +140,7 @@ class PortLoss:
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         yield self._rule.finding(
             name,
             port_subject(frame, index),

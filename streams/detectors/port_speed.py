@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
-from streams.core.edges import EdgeState
+from streams.core.edges import Edge, EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -157,15 +157,14 @@ class PortSpeed:
         frame: FabricFrame,
         index: int,
         state: EdgeState,
-        edge: str | None,
+        edge: Edge | None,
         explanation: str,
         values: dict[str, Any],
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         if edge is None:
             return
-        onset_ns = state.onset_ns if edge == "open" else state.close()
-        assert onset_ns is not None
+        onset_ns = state.tell(edge)
         yield self._rule.finding(
             RULE,
             port_subject(frame, index),

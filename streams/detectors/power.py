@@ -208,8 +208,7 @@ class Power:
         edge = state.slow_edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
             return
-        onset_ns = state.slow_edge.onset_ns if edge == "open" else state.slow_edge.close()
-        assert onset_ns is not None
+        onset_ns = state.slow_edge.tell(edge)
         violation_ns = state.minute.total if frame.power_violation_ns is not None else None
         bit = "hardware power brake" if mask & HW_POWER_BRAKE else "hardware slowdown"
         yield self._rule.finding(
@@ -249,8 +248,7 @@ class Power:
         edge = state.cap_edge.update(now_ns, holds)
         if edge is None:
             return
-        onset_ns = state.cap_edge.onset_ns if edge == "open" else state.cap_edge.close()
-        assert onset_ns is not None
+        onset_ns = state.cap_edge.tell(edge)
         yield self._rule.finding(
             "power_cap",
             gpu_subject(frame, index),

@@ -93,8 +93,7 @@ class RowRemap:
                 edge = flag.edge.update(frame.event_time_ns, reading >= least)
                 if edge is None:
                     continue
-                onset_ns = flag.edge.onset_ns if edge == "open" else flag.edge.close()
-                assert onset_ns is not None
+                onset_ns = flag.edge.tell(edge)
                 flag.at_start = first if edge == "open" else flag.at_start
                 count = f"{reading} " if kind == "row_remap_exhausting" else ""
                 yield self._rule.finding(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.findings import Subject
 from streams.core.statement import Rule
 from streams.core.thresholds import thresholds_for
 from streams.detectors.work_peers import work_peers
@@ -151,12 +150,11 @@ class ScatteredPauses:
             f"in {100 * share:.0f} % of the steps one of {len(ranks)} ranks pauses in host time and all wait for it: "
             "let all collect garbage in the same step"
         )
-        return self._rule.finding(
+        return self._rule.of_step(
             "scattered_pauses",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=said if state == "open" else "pauses have become rare",
             values={
@@ -168,9 +166,6 @@ class ScatteredPauses:
                 "recorded_steps": len(self._steps),
             },
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from schemas.findings import Subject
 from streams.core.collectives import transfers
 from streams.core.slow_reference import SlowReference
 from streams.core.statement import Rule
@@ -179,19 +178,15 @@ class SlowNetwork:
                 f"transfers in {rows.size} of {len(charts.name)} {group} groups take {ratio or 0:.3g} times their reference, "
                 "own time is flat"
             )
-        return self._rule.finding(
+        return self._rule.of_step(
             "network_slowdown",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="warning",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation=explanation,
             values=values,
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> dict[str, Any]:

@@ -120,8 +120,7 @@ class SmClock:
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
             return
-        onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-        assert onset_ns is not None
+        onset_ns = state.edge.tell(edge)
         clock_mhz = frame.sm_clock_mhz[index] if frame.sm_clock_mhz is not None else None
         yield self._rule.finding(
             "sm_clock",

@@ -329,12 +329,11 @@ class Straggler:
         onset_ns = self._insufficient_ns
         if state == "cleared":
             self._insufficient_ns = None
-        yield self._rule.finding(
+        yield self._rule.of_step(
             "insufficient",
-            Subject(level="job", job_id=step.job_id),
+            step,
             state=state,
             severity="info",
-            event_time_ns=step.event_time_ns,
             onset_ns=onset_ns,
             explanation="some ranks took longer than their peers, but too few steps are recorded to name anybody"
             if state == "open"
@@ -345,9 +344,6 @@ class Straggler:
                 "largest_slowdown": float(np.exp(np.nanmax(log_ratio))) if not np.isnan(log_ratio).all() else None,
             },
             evidence=evidence,
-            job_id=step.job_id,
-            epoch=step.epoch,
-            step=step.step,
         )
 
     def snapshot(self) -> dict[str, Any]:

@@ -85,8 +85,7 @@ class ThermalViolation:
             edge = state.edge.update(now_ns, holds, quiet_ns=0)
             if edge is None:
                 continue
-            onset_ns = state.edge.onset_ns if edge == "open" else state.edge.close()
-            assert onset_ns is not None
+            onset_ns = state.edge.tell(edge)
             cleared = cleared or edge == "cleared"
             yield self._rule.finding(
                 "thermal_violation",
