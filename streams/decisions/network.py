@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Subject
+from streams.decisions.explained import Explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,8 +114,7 @@ class NetworkJudge:
         self._troubles: dict[str, _Trouble] = {}
         self._slow: dict[str, Finding] = {}
         self._due: dict[str, int] = {}
-        self._placed: dict[str, str] = {}
-        """Component by slow job's finding."""
+        self._placed = Explained()
         self._resolved: list[tuple[str, int]] = []
 
     def take(self, finding: Finding) -> None:
@@ -142,8 +142,8 @@ class NetworkJudge:
             return
         self._slow.pop(finding.finding_id, None)
         self._due.pop(finding.finding_id, None)
-        component = self._placed.pop(finding.finding_id, None)
-        if component is not None and component not in self._placed.values():
+        component = self._placed.leave(finding.finding_id)
+        if component is not None:
             self._resolved.append((component, finding.event_time_ns))
 
     def decide(self, now_ns: int, roster: Roster, is_explained: bool = False) -> list[NetworkVerdict]:
@@ -163,7 +163,7 @@ class NetworkJudge:
             at_ns = self._due.pop(finding.finding_id)
             verdict = self._place(finding, at_ns, roster) if not is_explained else None
             if verdict is not None:
-                self._placed[finding.finding_id] = verdict.component
+                self._placed.join(finding.finding_id, verdict.component)
                 verdicts.append(replace(verdict, at_ns=at_ns))
         return verdicts
 
@@ -208,7 +208,7 @@ class NetworkJudge:
             "troubles": [[trouble.finding, trouble.cleared_ns] for _, trouble in sorted(self._troubles.items())],
             "slow": [self._slow[name] for name in sorted(self._slow)],
             "due": dict(sorted(self._due.items())),
-            "placed": dict(sorted(self._placed.items())),
+            "placed": self._placed.snapshot(),
             "resolved": [list(entry) for entry in self._resolved],
         }
 
@@ -222,7 +222,7 @@ class NetworkJudge:
                 self._troubles[finding.finding_id] = trouble
         self._slow = {finding.finding_id: finding for finding in snapshot["slow"]}
         self._due = dict(snapshot["due"])
-        self._placed = dict(snapshot["placed"])
+        self._placed.restore(snapshot["placed"])
         self._resolved = [(component, at) for component, at in snapshot["resolved"]]
 
 

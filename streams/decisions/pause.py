@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Subject
+from streams.decisions.explained import Explained
 
 if TYPE_CHECKING:
     from schemas.findings import Finding
@@ -55,7 +56,7 @@ class PauseJudge:
         self._tolerance_ns = tolerance_ns
         self._standing: dict[str, Finding] = {}
         self._due: dict[str, int] = {}
-        self._sources: dict[str, str] = {}
+        self._sources = Explained()
         self._ended: list[tuple[str, int, int]] = []
         self._resolved: list[tuple[str, int]] = []
 
@@ -70,8 +71,8 @@ class PauseJudge:
         if known is not None and known.subject.node_id is not None and self._is_received(known):
             self._ended.append((known.subject.node_id, known.onset_ns, finding.event_time_ns))
             del self._ended[:-256]
-        component = self._sources.pop(finding.finding_id, None)
-        if component is not None and component not in self._sources.values():
+        component = self._sources.leave(finding.finding_id)
+        if component is not None:
             self._resolved.append((component, finding.event_time_ns))
 
     def decide(self, now_ns: int) -> list[PauseVerdict]:
@@ -87,7 +88,7 @@ class PauseJudge:
         for finding in due:
             verdict = self._source(finding)
             if verdict is not None:
-                self._sources[finding.finding_id] = verdict.component
+                self._sources.join(finding.finding_id, verdict.component)
                 verdicts.append(verdict)
         for finding in due:
             if not self._is_received(finding) or self._sources:
@@ -96,7 +97,7 @@ class PauseJudge:
                 # A source is known and not due yet: its verdict names the port.
                 self._due[finding.finding_id] = max(self._due.values())
             else:
-                self._sources[finding.finding_id] = UNLOCALISED
+                self._sources.join(finding.finding_id, UNLOCALISED)
                 victims = self._victims()
                 verdicts.append(
                     PauseVerdict(
@@ -140,7 +141,7 @@ class PauseJudge:
         return {
             "standing": [self._standing[name] for name in sorted(self._standing)],
             "due": dict(sorted(self._due.items())),
-            "sources": dict(sorted(self._sources.items())),
+            "sources": self._sources.snapshot(),
             "ended": [list(entry) for entry in self._ended],
             "resolved": [list(entry) for entry in self._resolved],
         }
@@ -149,7 +150,7 @@ class PauseJudge:
         """Replace the state by a snapshot's."""
         self._standing = {finding.finding_id: finding for finding in snapshot["standing"]}
         self._due = dict(snapshot["due"])
-        self._sources = dict(snapshot["sources"])
+        self._sources.restore(snapshot["sources"])
         self._ended = [(node, onset, end) for node, onset, end in snapshot["ended"]]
         self._resolved = [(component, at) for component, at in snapshot["resolved"]]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from schemas.fleet import Node
     from streams.core.roster import Roster
 
-__all__ = ["PlaceBook", "SharedPlace", "place_of_heat", "place_of_ranks", "shared_place"]
+__all__ = ["SharedPlace", "place_of_heat", "place_of_ranks", "shared_place"]
 
 _LEAST_SUSPECTS = 3
 """Three devices of a rack or zone within minutes: from there on no device is to blame (a judgement, with the test)."""
@@ -153,27 +153,3 @@ def _tail(inside: int, suspects: int, devices: int, fleet: int) -> float:
         if suspects - count <= fleet - devices
     )
     return ways / comb(fleet, suspects)
-
-
-class PlaceBook:
-    """Which slow ranks are explained by which place, so that a place is well again when its last one is."""
-
-    def __init__(self) -> None:
-        self._component_of: dict[str, str] = {}
-
-    def join(self, finding_id: str, component: str) -> None:
-        """A place explains a finding."""
-        self._component_of[finding_id] = component
-
-    def leave(self, finding_id: str) -> str | None:
-        """A finding was cleared: the place that is well again by that, if any."""
-        component = self._component_of.pop(finding_id, None)
-        return component if component is not None and component not in self._component_of.values() else None
-
-    def snapshot(self) -> dict[str, str]:
-        """Plain data that `restore` takes."""
-        return dict(sorted(self._component_of.items()))
-
-    def restore(self, snapshot: Mapping[str, str]) -> None:
-        """Replace the state by a snapshot's."""
-        self._component_of = dict(snapshot)

@@ -18,13 +18,14 @@ from streams.core.position import event_time_of
 from streams.core.settle import SettledOrder
 from streams.decisions.attribution import DEVICE_KINDS, attribute
 from streams.decisions.commands import CommandDesk
+from streams.decisions.explained import Explained
 from streams.decisions.figures import check_figures
 from streams.decisions.incidents import Asked, IncidentBook, OpenIncident
 from streams.decisions.journal import Journal, in_journal_order
 from streams.decisions.network import NETWORK_KINDS, NetworkJudge, NetworkVerdict
 from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.pause import PauseJudge, PauseVerdict
-from streams.decisions.places import PlaceBook, SharedPlace, place_of_heat, place_of_ranks
+from streams.decisions.places import SharedPlace, place_of_heat, place_of_ranks
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class DecisionsEngine:
         self._desk = CommandDesk(site_id)
         self._pause = PauseJudge(EVIDENCE_NS)
         self._network = NetworkJudge(EVIDENCE_NS)
-        self._places = PlaceBook()
+        self._places = Explained()
         self._waiting: list[_Waiting] = []
         self._taken: dict[str, int] = {}
         self._journal = Journal(site_id)
