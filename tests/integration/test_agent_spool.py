@@ -51,7 +51,7 @@ def test_eight_kills_lose_and_invent_no_critical_record(tmp_path: Path) -> None:
 def test_a_broker_away_for_twenty_seconds_costs_only_the_oldest_bulk_above_the_cap(
     kafka: object, tmp_path: Path
 ) -> None:
-    report = run_outage(Plan(before_s=3.0, outage_s=20.0, after_s=3.0, bulk_kbytes=256), tmp_path)
+    report = run_outage(Plan(before_s=3.0, outage_s=20.0, after_s=3.0, bulk_kbytes=64), tmp_path)
     assert report.taken["NodeStatus"] == report.arrived["NodeStatus"] > 1500
     assert report.taken["KernelEvent"] == report.arrived["KernelEvent"] > 1500
     assert report.bulk_missing > 0, "the cap was not reached"

@@ -48,6 +48,7 @@ slowdown = [2.2, 2.4]
 [[faults]]
 kind = "pause_storm"
 job = "pretrain-70b"
+node = 1  # On another leaf than the second job's nodes, which would rightly be slow too.
 onset = 0.15
 end = 0.95
 
