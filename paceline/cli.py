@@ -14,6 +14,7 @@ import typer
 
 from paceline.broker_commands import broker_app
 from paceline.import_commands import import_app
+from paceline.keys_command import keys_app
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
 
 __all__ = ["app", "main"]
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(broker_app, name="broker")
 app.add_typer(import_app, name="import")
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 diagnose_app = typer.Typer(help="Why a job does not go on, or goes slowly.", no_args_is_help=True)
