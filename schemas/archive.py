@@ -1,6 +1,7 @@
-"""The archive: recorded messages, one JSON object a line, plain or zstd-compressed.
+"""The archive: recorded messages, one JSON object a line, plain, zstd-compressed, or as `paceline record` writes it.
 
-`{"topic", "partition", "offset", "timestamp_ms", "key", "headers", "value"}`. `timestamp_ms` is the append time.
+`{"topic", "partition", "offset", "timestamp_ms", "key", "headers", "value"}`. `timestamp_ms` is the append time. What is no
+JSON was recorded with a null value and its bytes in `value_base64`.
 A line that cannot be read is given out with its number and the reason, never skipped in silence.
 """
 
@@ -13,21 +14,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
+from schemas.archive_blocks import Block, Damage, NotAnArchiveError, is_recorded, read_blocks
 from schemas.codec import message
-from schemas.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from schemas.base import Record
 
 __all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "read_archive"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-
-
-class NotAnArchiveError(SchemaError):
-    """The file cannot be opened or is damaged as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +106,15 @@ class ArchiveWriter:
             partial.unlink(missing_ok=True)
 
 
-def read_archive(path: Path) -> Iterator[ArchiveLine | BadLine]:
+def read_archive(
+    path: Path, on_read: Callable[[int], None] | None = None, is_tolerant: bool = False
+) -> Iterator[ArchiveLine | BadLine]:
     """Lines of an archive, in order; compression is told by content.
+
+    Args:
+        path: the file.
+        on_read: told how many bytes of the file have been read, now and then.
+        is_tolerant: give damaged blocks of a recorded archive out as bad lines and go on behind them.
 
     Raises:
         NotAnArchiveError: the file cannot be opened, or its compressed stream ends or breaks before its end; what could
@@ -120,16 +124,47 @@ def read_archive(path: Path) -> Iterator[ArchiveLine | BadLine]:
         stream: BinaryIO = path.open("rb")
     except OSError as error:
         raise NotAnArchiveError(f"{path}: {error.strerror}") from None
+    told = on_read or _nobody
     with stream:
-        magic = stream.read(4)
+        try:
+            start = stream.read(12)
+        except OSError as error:
+            raise NotAnArchiveError(f"{path}: {error.strerror}") from None
         stream.seek(0)
-        if magic != _ZSTD_MAGIC:
-            yield from _lines(stream)
-            return
-        yield from _lines(_decompressed(path, stream))
+        if is_recorded(start):
+            yield from _recorded(path, stream, told, is_tolerant)
+        elif start[:4] == _ZSTD_MAGIC:
+            yield from _lines(_decompressed(path, stream, told))
+        else:
+            yield from _lines(_counted(stream, told))
 
 
-def _decompressed(path: Path, stream: BinaryIO) -> Iterator[bytes]:
+def _nobody(_: int) -> None:
+    return
+
+
+def _counted(stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
+    for number, raw in enumerate(stream):
+        if number % 256 == 0:
+            told(stream.tell())
+        yield raw
+
+
+def _recorded(
+    path: Path, stream: BinaryIO, told: Callable[[int], None], is_tolerant: bool
+) -> Iterator[ArchiveLine | BadLine]:
+    """Lines of a recorded archive; each damage ends it, or is told in its place."""
+    for item in read_blocks(stream, str(path)):
+        if isinstance(item, Block):
+            yield from _lines(item.content.split(b"\n"), item.note["first_line"])
+        elif isinstance(item, Damage) and is_tolerant:
+            yield BadLine(item.first_line, item.reason)
+        elif isinstance(item, Damage):
+            raise NotAnArchiveError(f"{path}: {item.reason}")
+        told(stream.tell())
+
+
+def _decompressed(path: Path, stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
     """Whole lines of a compressed stream; what a torn one still holds is given out before the error."""
     import zstandard
 
@@ -138,6 +173,7 @@ def _decompressed(path: Path, stream: BinaryIO) -> Iterator[bytes]:
     is_open, rest = False, b""
     try:
         while compressed := stream.read(1 << 20):
+            told(stream.tell())
             while compressed:
                 is_open = True
                 *lines, rest = (rest + frame.decompress(compressed)).split(b"\n")
@@ -153,8 +189,8 @@ def _decompressed(path: Path, stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _lines(stream: Iterable[bytes]) -> Iterator[ArchiveLine | BadLine]:
-    for number, raw in enumerate(stream, 1):
+def _lines(stream: Iterable[bytes], first: int = 1) -> Iterator[ArchiveLine | BadLine]:
+    for number, raw in enumerate(stream, first):
         if not raw.strip():
             continue
         yield _line(number, raw)
