@@ -66,13 +66,19 @@ def worker(
     metrics_port: Annotated[Optional[int], typer.Option(help="Serve Prometheus metrics; 0 takes a free port.")] = None,  # noqa: UP045
     snapshot_every: Annotated[float, typer.Option(help="Seconds between snapshots of a partition's state.")] = 10.0,
     session_timeout: Annotated[float, typer.Option(help="Seconds until a dead worker's partitions move on.")] = 15.0,
+    signing_key: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Key that signs commands; read by role decisions alone.", envvar="PACELINE_SIGNING_KEY"),
+    ] = None,
     announce: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """The Faust processors of one role, or of all three in processes of their own."""
     from paceline.worker_command import worker_command
 
     raise typer.Exit(
-        worker_command(role, bootstrap, site, instance_id, metrics_port, announce, snapshot_every, session_timeout)
+        worker_command(
+            role, bootstrap, site, instance_id, metrics_port, announce, snapshot_every, session_timeout, signing_key
+        )
     )
 
 

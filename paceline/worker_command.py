@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import typer
 
@@ -20,6 +21,7 @@ def worker_command(
     announce: bool,
     snapshot_every_s: float,
     session_timeout_s: float,
+    signing_key: Path | None = None,
 ) -> int:
     """Run until told to stop; 2 when a setting does not hold."""
     if snapshot_every_s <= 0 or session_timeout_s < 6:
@@ -30,9 +32,10 @@ def worker_command(
     from streams.faust_roles.settings import ROLES, WorkerSettings
 
     if role == "all":
-        return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s)
+        return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s, signing_key)
     for known in ROLES:
         if role == known:
+            from schemas.key_files import KeyFileError, load_private_key
             from streams.faust_roles.worker import run_worker
 
             settings = WorkerSettings(
@@ -43,9 +46,16 @@ def worker_command(
                 metrics_port,
                 snapshot_every_s=snapshot_every_s,
                 session_timeout_s=session_timeout_s,
+                signing_key=signing_key,
             )
             try:
+                if known == "decisions" and signing_key is not None:
+                    # Said before the brokers are waited for.
+                    load_private_key(signing_key)
                 return run_worker(settings, announce)
+            except KeyFileError as error:
+                typer.echo(f"paceline: {error}", err=True)
+                return 2
             except OSError as error:
                 typer.echo(f"paceline: metrics port {metrics_port}: {error.strerror}", err=True)
                 return 2
@@ -54,7 +64,12 @@ def worker_command(
 
 
 def _all(
-    bootstrap_servers: str, site_id: str, metrics_port: int | None, snapshot_every_s: float, session_timeout_s: float
+    bootstrap_servers: str,
+    site_id: str,
+    metrics_port: int | None,
+    snapshot_every_s: float,
+    session_timeout_s: float,
+    signing_key: Path | None,
 ) -> int:
     """Three processes: a rebalance among the workers of one role must not stop another."""
     from paceline.processes import ChildFailedError, Children
@@ -67,6 +82,8 @@ def _all(
         for index, role in enumerate(ROLES):
             arguments = ["paceline", "worker", "--role", role, "--bootstrap", bootstrap_servers, "--site", site_id]
             arguments += ["--snapshot-every", str(snapshot_every_s), "--session-timeout", str(session_timeout_s)]
+            if signing_key is not None and role == "decisions":
+                arguments += ["--signing-key", str(signing_key)]
             if metrics_port is not None:
                 arguments += ["--metrics-port", str(metrics_port + index if metrics_port else 0)]
             children.start(f"worker {role}", [*arguments, "--announce"])

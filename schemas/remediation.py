@@ -143,14 +143,24 @@ class Decision(Record):
     `source` is the place of what was taken, else of the record that made the entry. `sequence` counts the entries of one
     partition of findings from 0; after a restart numbers come again, mostly with the same bytes. `reference_taken` stands before the
     first record that was judged by other reference records than the one before it: `detail` says, by `topic/partition`,
-    how many of those had been read.
+    how many of those had been read. `signing_key_taken` stands before the first record whose commands name another signing
+    key; its subject is the key, `none` without one. `held` says which guard kept a command from more than `observe`.
     """
 
     record: Literal["decision"] = "decision"
     site_id: Identifier
     sequence: int = Field(ge=0)
     event_time_ns: EventTimeNs
-    action: Literal["finding_taken", "mark_left_out", "reference_taken", "incident", "command", "suppressed"]
+    action: Literal[
+        "finding_taken",
+        "mark_left_out",
+        "reference_taken",
+        "incident",
+        "command",
+        "suppressed",
+        "signing_key_taken",
+        "held",
+    ]
     lane: Literal["urgent", "settled"] | None = None
     subject_id: str
     source: Evidence | None = None

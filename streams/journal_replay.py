@@ -2,7 +2,8 @@
 
 Which reference records were in force at which finding is taken from the journal; all else follows from the findings' own
 order. A worker that was started anew under other reference records wrote some numbers again with other bytes: what it
-wrote before is run again as well, as far as it had come. What was written twice with the same bytes counts once.
+wrote before is run again as well, as far as it had come. What was written twice with the same bytes counts once. Which key
+signed is in the journal too; the signatures themselves are not made again.
 
 At the end of a recording its topics may reach differently far. What lies beyond the last entry of the journal, or comes
 of findings that the archive does not hold, is counted apart and not compared. Nothing can be commanded from here.
@@ -19,6 +20,7 @@ from schemas.codec import MAX_RECORD_BYTES, decode_value, message
 from schemas.errors import SchemaError
 from schemas.findings import Evidence
 from schemas.remediation import Decision
+from schemas.signatures import SIGNATURE_HEADER
 from streams.core.admission import refusal
 from streams.core.position import Position
 from streams.core.reference import take_reference
@@ -124,6 +126,7 @@ def _again(recorded: RecordedJournal, partition: int, run: Run) -> Iterator[_Out
     for offset, line in sorted(recorded.findings[partition].items()):
         if offset in run.points:
             reference.up_to(roster, run.points[offset])
+        engine.key_id = run.keys.get(offset, engine.key_id)
         made = _judged(engine, line)
         last = max((record.sequence for record in made if isinstance(record, Decision)), default=-1)
         for record in made:
@@ -150,6 +153,11 @@ def _output(record: Record, partition: int, sequence: int) -> _Output:
     wire = message(record)
     headers = {name: text.decode() for name, text in wire.headers}
     return _Output(wire.topic, wire.value, wire.key.decode(), headers, partition, sequence)
+
+
+def _without_signature(headers: dict[str, str]) -> dict[str, str]:
+    """Headers but the one that cannot be made again without the private key."""
+    return {name: text for name, text in headers.items() if name != SIGNATURE_HEADER}
 
 
 def _key(line: ArchiveLine) -> bytes | None:
@@ -212,7 +220,7 @@ def _compare(
             comparison.beyond += 1
         elif output is None:
             not_reproduced.setdefault(_named(line.value), []).append(value)
-        elif line.key != output.key or (line.headers and line.headers != output.headers):
+        elif line.key != output.key or (line.headers and _without_signature(line.headers) != output.headers):
             comparison.differences.append(Difference("key or headers differ", _named(line.value), value, value))
         else:
             comparison.same += 1

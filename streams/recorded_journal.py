@@ -19,6 +19,7 @@ from schemas.findings import Finding
 from schemas.fleet import Job, Node, Policy
 from schemas.remediation import Command, Decision, Incident
 from schemas.topics import topic_named, topic_of
+from streams.decisions.journal import NO_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,10 +67,12 @@ class Run:
     Attributes:
         entries: by sequence, those that it went on from and its own.
         points: by findings offset, how much of each reference partition had been read before that record was judged.
+        keys: by findings offset, the key by which commands were signed from that record on; None for none.
     """
 
     entries: dict[int, Entry] = field(default_factory=dict)
     points: dict[int, dict[str, int]] = field(default_factory=dict)
+    keys: dict[int, str | None] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -88,6 +91,9 @@ class Run:
         self.entries[entry.decision.sequence] = entry
         if entry.decision.action == "reference_taken":
             self.points[entry.taken_at] = _counts(entry)
+        elif entry.decision.action == "signing_key_taken":
+            key_id = entry.decision.subject_id
+            self.keys[entry.taken_at] = key_id if key_id != NO_KEY else None
 
 
 @dataclass(slots=True)

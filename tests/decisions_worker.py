@@ -43,6 +43,8 @@ class DecisionsWorker:
     def __init__(self, site_id: str, rng: random.Random, partition: int = 2) -> None:
         self.lines: list[ArchiveLine] = []
         """Everything that was appended to a topic, in the order of appending."""
+        self.key_id: str | None = None
+        """What signs from the next start on."""
         self._site_id, self._rng, self._partition = site_id, rng, partition
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self._reference: dict[tuple[str, int], list[Record]] = defaultdict(list)
@@ -95,7 +97,7 @@ class DecisionsWorker:
 
     def _start(self) -> None:
         self._roster = Roster()
-        self._engine = DecisionsEngine(self._site_id, self._roster)
+        self._engine = DecisionsEngine(self._site_id, self._roster, self.key_id)
         self._read: dict[tuple[str, int], int] = defaultdict(int)
 
     def _read_one(self) -> bool:

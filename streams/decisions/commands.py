@@ -28,7 +28,13 @@ class CommandDesk:
         self._sequence: dict[str, int] = {}
 
     def command(
-        self, incident: OpenIncident, remedy: Remedy, at_ns: int, roster: Roster, attempt: int
+        self,
+        incident: OpenIncident,
+        remedy: Remedy,
+        at_ns: int,
+        roster: Roster,
+        attempt: int,
+        key_id: str | None = None,
     ) -> Command | None:
         """The command that a remedy asks for, or None when the culprit gives it no target."""
         target = _target(incident, remedy)
@@ -52,13 +58,14 @@ class CommandDesk:
             expires_at_ns=at_ns + remedy.term_ns,
             sequence=sequence,
             attempt=attempt,
-            # Commands are not signed yet, and what is not signed may not be carried out: whatever the policy says.
+            # No guard holds a command back yet: whatever the policy says, and whether it is signed or not.
             mode="observe",
             when=remedy.when,
             taint=remedy.taint,
             reason=incident.summary,
             cost_estimate=self._cost(incident, roster),
             policy_version=policy.policy_version if policy is not None else "default",
+            key_id=key_id,
         )
 
     @staticmethod

@@ -3,7 +3,8 @@
 What a partition decides follows from its own log and from the reference records that were in force at each place of it.
 The log is in the findings topic; when a worker had read which reference records is in no topic, so the journal says it:
 an entry `reference_taken` stands before the first record that was judged by them. Every entry names the record that made
-it. Nothing else is kept here: `streams.journal_replay` runs the engine again by these entries.
+it, and so does the key by which a worker signs. Nothing else is kept here: `streams.journal_replay` runs the engine
+again by these entries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from schemas.findings import Evidence
     from streams.core.roster import Roster
 
-__all__ = ["Journal", "in_journal_order"]
+__all__ = ["NO_KEY", "Journal", "in_journal_order"]
+
+NO_KEY = "none"
+"""Subject of the entry that says that commands are signed no more."""
 
 
 class Journal:
@@ -29,6 +33,7 @@ class Journal:
         self._site_id = site_id
         self._next = 0
         self._reference: dict[str, int] = {}
+        self._key_id: str | None = None
         self.source: Evidence | None = None
         """Place of the record that is being taken."""
 
@@ -43,6 +48,18 @@ class Journal:
             return []
         self._reference = dict(sorted(roster.taken_up_to.items()))
         return [self.entry("reference_taken", "reference", at_ns, detail=self._reference)]
+
+    def signing_key(self, key_id: str | None, at_ns: int) -> list[Decision]:
+        """An entry when commands are signed by another key since the last record, else nothing.
+
+        Args:
+            key_id: the key, None for none.
+            at_ns: time of the record that is about to be judged.
+        """
+        if key_id == self._key_id:
+            return []
+        self._key_id = key_id
+        return [self.entry("signing_key_taken", key_id or NO_KEY, at_ns)]
 
     def entry(
         self,
@@ -84,11 +101,12 @@ class Journal:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
-        return {"next": self._next, "reference": dict(self._reference)}
+        return {"next": self._next, "reference": dict(self._reference), "key_id": self._key_id}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._next, self._reference = snapshot["next"], dict(snapshot["reference"])
+        self._key_id = snapshot.get("key_id")
 
 
 def in_journal_order(entries: list[Decision], followed: list[Record]) -> list[Record]:

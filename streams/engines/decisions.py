@@ -64,9 +64,16 @@ class _Waiting:
 
 
 class DecisionsEngine:
-    """Decides for one site."""
+    """Decides for one site.
 
-    def __init__(self, site_id: str, roster: Roster) -> None:
+    Args:
+        site_id: the site.
+        roster: jobs, nodes and policy.
+        key_id: the key that signs what is commanded; None when nothing does.
+    """
+
+    def __init__(self, site_id: str, roster: Roster, key_id: str | None = None) -> None:
+        self.key_id = key_id
         self._roster = roster
         self._settled: SettledOrder[tuple[Finding, Evidence | None]] = SettledOrder(DEFAULT_SETTLE_NS)
         self._names = DeviceNames()
@@ -96,7 +103,11 @@ class DecisionsEngine:
                 self._hold(record, source)
             return []
         self._journal.source = source
-        outputs: list[Record] = [*self._journal.reference(self._roster, event_time_of(record) or 0)]
+        at_ns = event_time_of(record) or 0
+        outputs: list[Record] = [
+            *self._journal.reference(self._roster, at_ns),
+            *self._journal.signing_key(self.key_id, at_ns),
+        ]
         if isinstance(record, ProgressMark):
             self._settled.mark(f"{record.role}-{record.partition}", record.mark_ns)
         elif isinstance(record, Finding):
@@ -352,7 +363,7 @@ class DecisionsEngine:
         if asked is not None and at_ns <= asked.expires_at_ns:
             return outputs
         attempt = asked.attempt + 1 if asked is not None else 1
-        command = self._desk.command(incident, remedy, at_ns, self._roster, attempt)
+        command = self._desk.command(incident, remedy, at_ns, self._roster, attempt, self.key_id)
         if command is not None:
             incident.commands[remedy.kind] = Asked(command.command_id, command.expires_at_ns, attempt)
             outputs.append(command)

@@ -21,6 +21,7 @@ from streams.engines.decisions import DecisionsEngine
 from streams.engines.jobs import JobsEngine
 from streams.engines.telemetry import TelemetryEngine
 from streams.faust_roles.boundary import Boundary
+from streams.faust_roles.command_signer import CommandSigner
 from streams.faust_roles.metrics import WorkerMetrics
 from streams.faust_roles.reference_feed import ReferenceFeed
 from streams.faust_roles.snapshot_table import SnapshotSlots
@@ -48,6 +49,9 @@ def build_app(settings: WorkerSettings) -> faust.App:
 
     `app.on_ready` is an `asyncio.Event`-like hook list: callables there run once, when partitions were first assigned and
     the reference feed has caught up.
+
+    Raises:
+        KeyFileError: the signing key cannot be used.
     """
     app = faust.App(
         app_id(settings.role),
@@ -83,14 +87,15 @@ def build_app(settings: WorkerSettings) -> faust.App:
     )
     roster = Roster()
     metrics = WorkerMetrics(settings.role, roster)
+    signer = _signer(settings)
     keeper = StateKeeper(
-        _engine_factory(settings, roster),
+        _engine_factory(settings, roster, signer),
         SnapshotSlots(app.Table("snapshots", partitions=settings.partitions, key_type=bytes, value_type=bytes)),
         settings.snapshot_every_s,
         time.monotonic,
         metrics,
     )
-    boundary = Boundary(keeper, _sender(app), metrics)
+    boundary = Boundary(keeper, _sender(app), metrics, signer)
     app.paceline_keeper = keeper
     _resume_from_snapshots(app, settings, keeper)
     app.paceline_metrics = metrics
@@ -129,13 +134,21 @@ def _resume_from_snapshots(app: faust.App, settings: WorkerSettings, keeper: Sta
     app.transport = SnapshotTransport(app.conf.broker_consumer, app, loop=app.loop)
 
 
-def _engine_factory(settings: WorkerSettings, roster: Roster) -> Callable[[int], Engine]:
+def _signer(settings: WorkerSettings) -> CommandSigner | None:
+    """Commands come from the decisions role alone, and so no other reads the key."""
+    if settings.role != "decisions" or settings.signing_key is None:
+        return None
+    return CommandSigner.of_file(settings.signing_key)
+
+
+def _engine_factory(settings: WorkerSettings, roster: Roster, signer: CommandSigner | None) -> Callable[[int], Engine]:
     site = settings.site_id
     if settings.role == "telemetry":
         return lambda partition: TelemetryEngine(site, partition, roster)
     if settings.role == "jobs":
         return lambda partition: JobsEngine(site, partition, roster)
-    return lambda _: DecisionsEngine(site, roster)
+    key_id = signer.key_id if signer is not None else None
+    return lambda _: DecisionsEngine(site, roster, key_id)
 
 
 def _sender(app: faust.App) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from schemas.base import Record
+    from streams.faust_roles.command_signer import CommandSigner
     from streams.faust_roles.metrics import WorkerMetrics
     from streams.faust_roles.state_keeper import Engine, StateKeeper
 
@@ -41,6 +42,7 @@ class Boundary:
         keeper: the engines of this worker's partitions.
         send: publishes (topic, key, value, headers) and returns once the broker has confirmed it.
         metrics: what is counted.
+        signer: signs commands, where there is a key.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Boundary:
         keeper: StateKeeper,
         send: Callable[[str, bytes | None, bytes | None, list[tuple[str, bytes]]], Awaitable[None]],
         metrics: WorkerMetrics,
+        signer: CommandSigner | None = None,
     ) -> None:
+        self._signer = signer
         self._keeper = keeper
         self._send = send
         self._metrics = metrics
@@ -100,6 +104,8 @@ class Boundary:
         sends = []
         for record in outputs:
             wire = message(record)
+            if self._signer is not None:
+                wire = self._signer.signed(record, wire)
             self._metrics.record_out(record)
             sends.append(self._send(wire.topic, wire.key, wire.value, list(wire.headers)))
         if sends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 __all__ = ["ROLES", "Role", "WorkerSettings"]
@@ -23,6 +24,7 @@ class WorkerSettings:
         metrics_port: where Prometheus scrapes; 0 takes a free port, None serves nothing.
         partitions: partition count of the role's topics and of its snapshots.
         snapshot_every_s: seconds between snapshots of a partition's state.
+        signing_key: file of the private key that signs commands; read by the decisions role alone.
         stuck_after_s: a worker that has something to read and processes nothing for this long ends itself.
         session_timeout_s: how long a dead worker keeps its partitions. 15 s: a control loop cannot wait Faust's minute.
     """
@@ -36,3 +38,4 @@ class WorkerSettings:
     snapshot_every_s: float = 10.0
     session_timeout_s: float = 15.0
     stuck_after_s: float = 120.0
+    signing_key: Path | None = None

@@ -135,6 +135,48 @@ def test_the_price_that_was_in_force_is_the_one_that_is_replayed(lines: list[Arc
     assert f"command {command.command_id}" in told
 
 
+def signed_lines() -> list[ArchiveLine]:
+    """A command without a key, one under a key, and after another restart one under the next key."""
+    worker = worker_with_references()
+    marks(worker, 0)
+    for second, key_id in ((5, None), (40, "ed25519-a"), (80, "ed25519-b")):
+        worker.key_id = key_id
+        worker.snapshot()
+        worker.kill()
+        device = Subject(level="gpu", node_id=f"node-{second}", pci_bus_id=pci_of(0))
+        worker.find(
+            finding("xid", second, device, urgent=True, values={"code": 79, "trusted": True}, finding_id=f"x-{second}")
+        )
+    marks(worker, 100)
+    return worker.lines
+
+
+def test_the_key_that_signed_is_in_the_journal_and_comes_out_again() -> None:
+    lines = signed_lines()
+    entries = [decode_value(line.topic, line.value) for line in lines if line.topic == JOURNAL]
+    taken = [
+        entry.subject_id for entry in entries if isinstance(entry, Decision) if entry.action == "signing_key_taken"
+    ]
+    assert taken == ["ed25519-a", "ed25519-b"]
+    assert [lines[index].value.get("key_id") for index in of(lines, ACTIONS)] == [None, "ed25519-a", "ed25519-b"]
+    assert replay_journal(lines).differences == []
+
+
+def test_a_command_that_names_another_key_than_the_journal_differs() -> None:
+    lines = signed_lines()
+    index = of(lines, ACTIONS)[1]
+    lines[index] = changed(lines[index], key_id="ed25519-b")
+    assert {difference.what for difference in replay_journal(lines).differences} == {"differs"}
+
+
+def test_the_signature_itself_is_not_compared() -> None:
+    lines = [
+        replace(line, headers={**line.headers, "signature": "ed25519-a:00"}) if line.topic == ACTIONS else line
+        for line in signed_lines()
+    ]
+    assert replay_journal(lines).differences == []
+
+
 @pytest.mark.parametrize(
     ("topic", "fields", "name"),
     [
