@@ -57,7 +57,7 @@ class Block:
     Attributes:
         note: `block` (its number from 0), `first_line` (from 1), `lines`, `bytes`, `packed_bytes`, `sha256`, `places` (by
             `topic/partition`: first offset, last offset, count), `read_to` (by `topic/partition`, the offset after the last
-            one looked at), `first_ms` and `last_ms` (append times).
+            one looked at), `first_ms` and `last_ms` (append times), and what its writer had to say besides.
         content: its lines.
     """
 
@@ -297,6 +297,8 @@ class BlockWriter:
         self._read_to: dict[str, int] = {}
         self._times: list[int] = []
         self.pending_bytes = 0
+        self.remarks: dict[str, Any] = {}
+        """What else the note of the block in the making is to say; empty again behind every block."""
         if known is None:
             self._write_note({"note": "head", "archive_version": ARCHIVE_VERSION, **head})
 
@@ -333,6 +335,7 @@ class BlockWriter:
             "read_to": self._read_to,
             "first_ms": self._times[0] if self._times else None,
             "last_ms": self._times[1] if self._times else None,
+            **self.remarks,
         }
         note["at"] = self._stream.tell()
         self._write_note(note)
@@ -341,6 +344,7 @@ class BlockWriter:
         self.blocks.append(note)
         self.lines += len(self._pending)
         self._pending, self._places, self._read_to, self._times, self.pending_bytes = [], {}, {}, [], 0
+        self.remarks = {}
 
     def end(self, manifest: dict[str, Any]) -> None:
         """Close the last block, and write index and manifest behind it."""
