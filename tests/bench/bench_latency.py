@@ -76,11 +76,15 @@ def main() -> None:
                 heard = _listen(servers, generator, processes, steps)
                 played = json.loads(generator.stdout.readline())
                 state = _snapshot_figures(worker)
+                worker.process.kill()
+                killed = time.monotonic()
+                worker.process.wait()
         finally:
             generator.kill()
             generator.wait()
+        recovery = _recover(servers, killed, steps - 1)
     last_sent = {int(step): at_ns for step, at_ns in played["last_sent_ns"].items()}
-    publish(_section(ranks, steps, heard, last_sent, played["behind_ms"], state), asked, load_before)
+    publish(_section(ranks, steps, heard, last_sent, played["behind_ms"], state, recovery), asked, load_before)
 
 
 def _listen(
@@ -120,6 +124,30 @@ def _snapshot_figures(worker: Worker) -> list[tuple[str, float]]:
     return [(name.decode(), float(value)) for name, value in _SNAPSHOT.findall(worker.metrics())]
 
 
+def _recover(servers: str, killed: float, last_step: int) -> list[tuple[str, float]]:
+    """A second worker takes up what the killed one left: seconds since the kill, and what its page says of the restore.
+
+    The records since the last snapshot are folded again, so the last step's result comes a second time.
+    """
+    found: list[tuple[str, float]] = []
+    with followed(servers, _RESULTS) as client, run_worker(servers, "jobs") as (worker,):
+        found.append(("kill to ready again", time.monotonic() - killed))
+        deadline = time.monotonic() + 2 * _PATIENCE_S
+        first = True
+        while time.monotonic() < deadline:
+            received = client.poll(0.2)
+            if received is None or received.error() is not None:
+                continue
+            if first:
+                found.append(("kill to the first result", time.monotonic() - killed))
+                first = False
+            if orjson.loads(received.value() or b"{}")["step"] == last_step:
+                found.append(("kill to the last step's result", time.monotonic() - killed))
+                break
+        found += [(name, value) for name, value in _snapshot_figures(worker) if name.startswith("paceline_restore")]
+    return found
+
+
 def _section(
     ranks: int,
     steps: int,
@@ -127,6 +155,7 @@ def _section(
     last_sent: Mapping[int, int],
     behind_ms: float,
     state: list[tuple[str, float]],
+    recovery: list[tuple[str, float]],
 ) -> Section:
     measured = [step for step in range(_RUN_IN, steps) if step in heard.result_ns]
     latencies = np.array([(heard.result_ns[step] - last_sent[step]) / 1e6 for step in measured])
@@ -158,12 +187,17 @@ def _section(
         ("metric", "value"),
         [(name, figure(value)) for name, value in state] or [("the worker took none", "-")],
     )
+    recovered = Table(
+        "The worker is killed after the play, and another one started at once:",
+        ("until", "s"),
+        [(name, figure(value)) for name, value in recovery],
+    )
     return Section(
         "latency",
         "End to end: a step of 16,384 ranks",
         "Bytes made beforehand are played in real time through a producer (linger 5 ms) and the broker to one "
         "`paceline worker --role jobs`; a reader of `step-results` takes the time. One clock: everything is on one machine.",
-        (latency, shares, snapshots),
+        (latency, shares, snapshots, recovered),
         (
             "Time begins when the last report of a step is handed to the client, and ends when the result is read.",
             (
