@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-__all__ = ["TrailingHits", "TrailingSum"]
+__all__ = ["TrailingHits", "TrailingSum", "span_at_pace"]
+
+_LONGEST_PACE_NS = 60_000_000_000
+"""Samples further apart are a gap and no pace: a baseline follows them, as for counters."""
 
 
 class TrailingSum:
@@ -85,3 +88,16 @@ class TrailingHits:
     def restore(self, snapshot: list[int]) -> None:
         """Replace the state by a snapshot's."""
         self._hits = deque(snapshot)
+
+
+def span_at_pace(hits: int, span_ns: int, since_ns: int | None) -> int:
+    """The span in which so many samples must hit: that of the policy, or as many readings of a source that is read seldom.
+
+    Args:
+        hits: samples that must hit.
+        span_ns: the span of the policy, in nanoseconds.
+        since_ns: nanoseconds between the last two readings; None if that is not known.
+    """
+    if since_ns is None or since_ns > _LONGEST_PACE_NS:
+        return span_ns
+    return max(span_ns, hits * since_ns)

@@ -16,6 +16,7 @@ from schemas.findings import Subject
 from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
+from streams.core.trailing import span_at_pace
 from streams.detectors.port_frames import CounterRate, port_rows
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class CongestionThresholds:
         wait_ticks_per_s: a `port_xmit_wait` rate that never counts below. A tick is the vendor's, some nanoseconds.
         packets_per_s: likewise for notification and marked packets.
         peers: other ports that must tell their rate; with one, nobody can say which of the two is odd.
-        hits, span_ns: fires when the condition held in this many samples of the span.
+        hits, span_ns: fires when the condition held in this many samples of the span, or of as many readings of a slower source.
     """
 
     factor: float = 10.0
@@ -76,7 +77,7 @@ class Congestion:
             rows = port_rows(self._states, frame, name)
             if rows.stand_still(frame.agent_session, now_ns, (column, roster.policy)):
                 continue
-            rates = _rates(rows, column)
+            rates, since_ns = _rates(rows, column)
             floor = limits.wait_ticks_per_s if name == _WAIT else limits.packets_per_s
             # No median is below the least rate, so no limit is below this, whoever the peers are.
             least = max(floor, limits.factor * min(rates.values(), default=0.0)) if limits.factor >= 0 else floor
@@ -92,7 +93,8 @@ class Congestion:
                 ]
                 peer_rate = median(peers) if peers and len(peers) >= limits.peers else None
                 limit = max(floor, limits.factor * peer_rate) if peer_rate is not None else None
-                yield from self._statement(frame, index, name, state, rate, peer_rate, limit, limits, evidence)
+                told = rate, since_ns[index], peer_rate, limit
+                yield from self._statement(frame, index, name, state, told, limits, evidence)
             rows.rest()
 
     def _statement(
@@ -101,14 +103,14 @@ class Congestion:
         index: int,
         name: str,
         state: CounterRate,
-        rate: float,
-        peer_rate: float | None,
-        limit: float | None,
+        told: tuple[float, int, float | None, float | None],
         limits: CongestionThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
+        """An edge; `told` is the rate, the nanoseconds since the last reading, the peers' rate and the limit."""
         now_ns = frame.event_time_ns
-        state.hits.configure(limits.hits, limits.span_ns)
+        rate, since_ns, peer_rate, limit = told
+        state.hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, since_ns))
         holds = state.hits.add(now_ns, limit is not None and rate > limit)
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:
@@ -143,16 +145,16 @@ class Congestion:
         self._states.restore(snapshot)
 
 
-def _rates(rows: Rows[CounterRate], column: tuple[int | None, ...]) -> dict[int, float]:
-    """Increase per second by port; absent where the counter does not say."""
-    rates = {}
+def _rates(rows: Rows[CounterRate], column: tuple[int | None, ...]) -> tuple[dict[int, float], dict[int, int]]:
+    """Increase per second, and nanoseconds since the last reading, by port; absent where the counter does not say."""
+    rates, since_ns = {}, {}
     for index, count in enumerate(column):
         if count is None:
             continue
         step = rows[index].increase.read_in(rows.reading, count)
         if step is not None and step[1] > 0:
-            rates[index] = step[0] * 1e9 / step[1]
-    return rates
+            rates[index], since_ns[index] = step[0] * 1e9 / step[1], step[1]
+    return rates, since_ns
 
 
 def _is_up(frame: FabricFrame, index: int) -> bool:

@@ -2,7 +2,7 @@
 
 Receive and transmit are kept apart: a port that *receives* pause is stopped by its peer and is a victim as a rule; a
 port that *transmits* pause stops others and may be the source. Which port is to blame is decided across ports, by
-direction, never by who has more. Both fire when the rate held in 3 of 5 s.
+direction, never by who has more. Both fire when the rate held in 3 samples within 5 s, or in 3 readings of a slower source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streams.core.edges import EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
+from streams.core.trailing import TrailingHits, span_at_pace
 from streams.detectors.port_frames import port_key, port_rows
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PfcThresholds:
     Attributes:
         frames_per_s: pause frames per second above which a second counts. A healthy lossless fabric marks ECN and pauses
             almost never.
-        hits, span_ns: fires when the rate was above in this many samples of the span.
+        hits, span_ns: fires when the rate was above in this many samples of the span, or of as many readings of a slower source.
         quiet_ns: cleared after this long at or below the rate.
     """
 
@@ -93,12 +93,13 @@ class PfcPause:
         )
         if counters.stand_still(frame.agent_session, frame.event_time_ns, (counts, roster.policy)):
             return
-        rates = self._rates(frame, counters, counts)
+        rates, since_ns = self._rates(frame, counters, counts)
         ports = port_rows(self._ports, frame, "rx", "tx")
         for index in range(len(frame.device)):
             for direction, row in (("rx", index), ("tx", index + len(frame.device))):
                 rate = rates[direction].get(index)
                 if rate is not None and (rate > limits.frames_per_s or ports.get(row) is not None):
+                    ports[row].hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, since_ns))
                     yield from self._statement(frame, index, direction, ports[row], rates, limits, evidence)
         counters.rest(if_also=ports.are_quiet(frame.event_time_ns))
 
@@ -114,7 +115,6 @@ class PfcPause:
     ) -> Iterator[Finding]:
         rate = rates[direction][index]
         above = rate > limits.frames_per_s
-        state.hits.configure(limits.hits, limits.span_ns)
         if above:
             state.peak_frames_per_s = max(rate, state.peak_frames_per_s)
         now_ns = frame.event_time_ns
@@ -174,18 +174,21 @@ class PfcPause:
     @staticmethod
     def _rates(
         frame: FabricFrame, counters: Rows[_Counter], counts: tuple[int | None, ...]
-    ) -> dict[str, dict[int, float]]:
-        """Pause frames per second by direction and port, all priorities together; absent where no counter says."""
+    ) -> tuple[dict[str, dict[int, float]], int | None]:
+        """Pause frames per second by direction and port, all priorities together; absent where no counter says.
+
+        With them the nanoseconds since the last reading; None where there was none.
+        """
         rates: dict[str, dict[int, float]] = {"rx": {}, "tx": {}}
-        row = 0
+        row, since_ns = 0, None
         for direction, link_level in (("rx", frame.rx_global_pause_frames), ("tx", frame.tx_global_pause_frames)):
             of_port = rates[direction]
             for port in (*frame.pfc_port, *range(len(link_level or ()))):
                 step = counters[row].increase.read_in(counters.reading, counts[row])
                 row += 1
                 if step is not None and step[1] > 0:
-                    of_port[port] = of_port.get(port, 0.0) + step[0] * 1e9 / step[1]
-        return rates
+                    of_port[port], since_ns = of_port.get(port, 0.0) + step[0] * 1e9 / step[1], step[1]
+        return rates, since_ns
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -19,8 +19,8 @@ from streams.core.edges import Edge, EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits, TrailingSum
-from streams.detectors.port_frames import peer_of, port_rows, port_subject, span_at_pace
+from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
+from streams.detectors.port_frames import peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

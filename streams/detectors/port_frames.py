@@ -22,7 +22,6 @@ __all__ = [
     "port_key",
     "port_rows",
     "port_subject",
-    "span_at_pace",
 ]
 
 S = TypeVar("S", bound=SubjectState)
@@ -110,14 +109,3 @@ def link_layers(frame: FabricFrame) -> tuple[str, ...]:
         "interface" if port is None else "infiniband" if count is None else "roce"
         for port, count in zip(ports, roce or (None,) * len(ports), strict=True)
     )
-
-
-def span_at_pace(hits: int, span_ns: int, since_ns: int | None) -> int:
-    """The span in which so many samples must hit: that of the policy, or as many readings of a source that is read seldom.
-
-    Args:
-        hits: samples that must hit.
-        span_ns: the span of the policy, in nanoseconds.
-        since_ns: nanoseconds between the last two readings; None if that is not known.
-    """
-    return span_ns if since_ns is None else max(span_ns, hits * since_ns)

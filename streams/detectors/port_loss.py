@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.detectors.port_frames import CounterRate, peer_of, port_rows, port_subject, span_at_pace
+from streams.core.trailing import span_at_pace
+from streams.detectors.port_frames import CounterRate, peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from streams.core.edges import Edge, EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
-from streams.detectors.port_frames import is_active, link_layers, peer_of, port_rows, port_subject, span_at_pace
+from streams.core.trailing import TrailingHits, span_at_pace
+from streams.detectors.port_frames import is_active, link_layers, peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Power: a busy GPU that its hardware slowed for power, and one that is capped more than its equals.
 
-`power_slowdown` (warning): the hardware slowdown bit without the bit of hardware heat, or the power brake bit, in 3 of 5
-samples at work. `power_cap` (info): the software power cap stood for a share of its working time that is 20 points above
+`power_slowdown` (warning): the hardware slowdown bit without the bit of hardware heat, or the power brake bit, in 3 samples
+at work within 5 s, or in 3 frames of a slower node. `power_cap` (info): the software power cap stood for a share of its working time that is 20 points above
 its peers' median. The cap alone says nothing: it is routine under heavy matrix products, so a cap on all peers alike is
 passed over. Peers are busy GPUs of the same part and job **on the node**: that a whole node is capped more than others
 cannot be seen here.
@@ -18,7 +18,7 @@ from streams.core.edges import EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits, TrailingSum
+from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
 from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class PowerThresholds:
     """Thresholds of the rule.
 
     Attributes:
-        hits, span_ns: the slowdown fires when its bit stood in this many samples of the span. Compare gpud: unhealthy
+        hits, span_ns: the slowdown fires when its bit stood in this many samples of the span, or of as many frames of a
+            slower node. Compare gpud: unhealthy
             at 6 of 10 one-minute samples; EKS: any bit at all, idle included, which is noisy.
         violation_ns: power violation time in the trailing minute above which the finding calls it high; evidence, never
             a condition. The same 100 ms as for heat, a judgement (DCGM and AKS warn at any increase, HyperPod above 100
@@ -73,11 +74,13 @@ class PowerThresholds:
 class _CappedTime:
     """Working time and capped working time of the last span, in buckets: ten pairs of numbers, whatever the tick."""
 
-    __slots__ = ("_buckets", "_capped_ns", "_last_ns", "_worked_ns")
+    __slots__ = ("_buckets", "_capped_ns", "_last_ns", "_worked_ns", "since_ns")
 
     def __init__(self) -> None:
         self._buckets: list[list[int]] = []
         self._last_ns: int | None = None
+        self.since_ns: int | None = None
+        """Nanoseconds between the last two samples; None after the first, and after a restart until the next."""
         # Sums over the buckets, which are read in every frame.
         self._worked_ns = 0
         self._capped_ns = 0
@@ -87,7 +90,8 @@ class _CappedTime:
 
         A sample speaks for the time since the one before it; one that is over a minute after it, for none.
         """
-        since_ns = now_ns - self._last_ns if self._last_ns is not None else 0
+        self.since_ns = now_ns - self._last_ns if self._last_ns is not None else None
+        since_ns = self.since_ns or 0
         self._last_ns = now_ns
         buckets = self._buckets
         while buckets and buckets[0][0] <= now_ns - limits.cap_span_ns:
@@ -203,7 +207,7 @@ class Power:
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        state.hits.configure(limits.hits, limits.span_ns)
+        state.hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, state.capped.since_ns))
         holds = state.hits.add(now_ns, slowed)
         edge = state.slow_edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:

@@ -16,7 +16,7 @@ from streams.core.edges import EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
+from streams.core.trailing import TrailingHits, span_at_pace
 from streams.detectors.gpu_frames import APPLICATION_CLOCKS, are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SmClockThresholds:
         peer_share: share of the peers' median (ratio).
         ceiling_mhz: never fires at or above this clock. 1,200 MHz is far below the sustained clock of an H100 (about
             1,755 to 1,980 MHz) and near the base clock of an A100.
-        hits, span_ns: fires when the condition held in this many samples of the span.
+        hits, span_ns: fires when the condition held in this many samples of the span, or of as many frames of a slower node.
     """
 
     base_share: float = 0.9
@@ -51,9 +51,10 @@ class SmClockThresholds:
 
 
 class _GpuClock(SubjectState):
-    __slots__ = ("edge", "hits")
+    __slots__ = ("edge", "hits", "last_ns")
 
     def __init__(self) -> None:
+        self.last_ns: int | None = None
         self.hits = TrailingHits(3, 5_000_000_000)
         self.edge = EdgeState()
 
@@ -115,7 +116,9 @@ class SmClock:
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        state.hits.configure(limits.hits, limits.span_ns)
+        since_ns = now_ns - state.last_ns if state.last_ns is not None else None
+        state.last_ns = now_ns
+        state.hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, since_ns))
         holds = state.hits.add(now_ns, low)
         edge = state.edge.update(now_ns, holds, state.hits.first_ns)
         if edge is None:

@@ -127,3 +127,19 @@ def test_the_engine_runs_it_unless_it_is_switched_off() -> None:
         told = frames_of({"np_cnp_sent": [90_000, 0, 0, 0]})
         records = [record for one in told for record in engine.on_record(one, position_of(one))]
         assert [record.kind for record in records if isinstance(record, Finding)] == expected
+
+
+def every_five_seconds(rates: Sequence[int]) -> list[FabricFrame]:
+    """A node of four ports that is read every five seconds; the third port's counter grows at these rates in between."""
+    (first, *_), marked, frames = frames_of({"np_cnp_sent": [500] * 4}, seconds=1), 0, []
+    for tick, rate in enumerate((0, *rates)):
+        marked += 5 * rate
+        column = tuple(marked if port == 2 else 2500 * tick for port in range(4))
+        frames.append(first.model_copy(update={"event_time_ns": at(5 * tick), "counters": {"np_cnp_sent": column}}))
+    return frames
+
+
+def test_a_node_that_is_read_seldom_is_told_at_its_third_reading_and_not_at_two() -> None:
+    (finding,) = heard(every_five_seconds([500, 6_000, 6_000, 6_000]))
+    assert (finding.event_time_ns, finding.onset_ns) == (at(20), at(10))
+    assert heard(every_five_seconds([6_000, 6_000, 500, 500] * 4)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from factories import SITE, at, nic_frame, policy, switch_frame
 
 from schemas.fleet import RulePolicy
@@ -113,3 +114,22 @@ def test_a_site_sets_the_rate() -> None:
     roster.policy = policy({"pfc_pause": RulePolicy(thresholds={"frames_per_s": 1000})})
     assert heard(of_rates([900] * 6), roster) == []
     assert len(heard(of_rates([1001] * 6), roster)) == 1
+
+
+def at_pace(tick_s: int, rates: Sequence[int]) -> list[FabricFrame]:
+    """Frames of a NIC that is read every so many seconds and receives so many frames a second in between."""
+    frames, got = [nic_frame(0, 0, 0)], 0
+    for tick, rate in enumerate(rates, 1):
+        got += rate * tick_s
+        frames.append(nic_frame(tick * tick_s, got, 0))
+    return frames
+
+
+@pytest.mark.parametrize("tick_s", [5, 15])
+def test_a_source_that_is_read_seldom_fires_at_its_third_reading_above(tick_s: int) -> None:
+    (finding,) = heard(at_pace(tick_s, [0, 500, 500, 500, 500]))
+    assert (finding.kind, finding.event_time_ns, finding.onset_ns) == ("pfc_pause", at(4 * tick_s), at(2 * tick_s))
+
+
+def test_two_readings_of_a_slow_source_are_not_enough() -> None:
+    assert heard(at_pace(5, [500, 500, 0, 0, 0] * 4)) == []

@@ -136,3 +136,21 @@ def test_a_site_sets_the_limits_by_part() -> None:
     roster.policy = policy({"power": RulePolicy(per_sku={"H100": {"hits": 5, "cap_share_above": 0.95}})})
     assert heard(of_masks([0x80] * 4), roster) == []
     assert heard(minutes(5, [1.0, 0.1, 0.1]), roster) == []
+
+
+def at_pace(seconds: int, masks: Sequence[int]) -> list[GpuFrame]:
+    return [
+        gpu_frame(seconds * tick, gpus=1, gpu_util_pct=99, clock_event_reasons_mask=[mask])
+        for tick, mask in enumerate(masks)
+    ]
+
+
+@pytest.mark.parametrize("seconds", [5, 15, 60])
+def test_a_node_that_is_read_seldom_is_braked_at_its_third_frame(seconds: int) -> None:
+    (finding,) = heard(at_pace(seconds, [0, 0x80, 0x80, 0x80, 0x80]))
+    assert (finding.event_time_ns, finding.onset_ns) == (at(3 * seconds), at(seconds))
+
+
+def test_two_frames_of_a_slow_node_and_frames_over_a_minute_apart_are_no_brake() -> None:
+    assert heard(at_pace(5, [0, 0x80, 0x80, 0] * 5)) == []
+    assert heard(at_pace(61, [0x80] * 5)) == []

@@ -122,3 +122,23 @@ def test_it_is_cleared_after_a_minute_at_its_clock() -> None:
 def test_a_gpu_without_a_uuid_is_named_by_its_address() -> None:
     (finding,) = said(gpu_uuid=[None, "GPU-b", "GPU-c", "GPU-d"], sm_clock_mhz=[1050, 1755, 1755, 1755])
     assert (finding.subject.gpu_uuid, finding.subject.pci_bus_id) == (None, "0000:10:00")
+
+
+def of_clocks(clocks: list[int], tick_s: int) -> list[Finding]:
+    rule, roster = SmClock(SITE), Roster()
+    frames = [
+        gpu_frame(tick_s * tick, gpus=3, gpu_util_pct=97, sm_clock_mhz=[clock, 1755, 1755])
+        for tick, clock in enumerate(clocks)
+    ]
+    return [finding for frame in frames for finding in rule.on_frame(frame, roster)]
+
+
+@pytest.mark.parametrize("tick_s", [5, 15])
+def test_a_node_that_is_read_seldom_is_slow_at_its_third_low_frame(tick_s: int) -> None:
+    (finding,) = of_clocks([1755, 1755, 1050, 1050, 1050], tick_s)
+    assert (finding.event_time_ns, finding.onset_ns) == (at(4 * tick_s), at(2 * tick_s))
+
+
+def test_low_frames_that_lie_far_apart_are_no_slow_clock() -> None:
+    assert of_clocks([1050, 1755, 1755, 1755] * 5, 5) == []
+    assert of_clocks([1050] * 4, 61) == []

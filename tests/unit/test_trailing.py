@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.core.trailing import TrailingHits, TrailingSum
+from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
+
+SECOND = 1_000_000_000
 
 
 def test_a_sum_holds_the_last_span_and_its_start_is_outside() -> None:
@@ -66,3 +68,9 @@ def test_a_window_is_quiet_without_hits_unless_none_is_needed() -> None:
     assert window.is_quiet
     window.configure(0, 5)
     assert not window.is_quiet
+
+
+def test_the_span_of_a_slow_source_is_as_many_of_its_readings_and_a_gap_is_no_pace() -> None:
+    assert [span_at_pace(3, 5, since) for since in (None, 1, 2)] == [5, 5, 6]
+    assert span_at_pace(3, 5 * SECOND, 60 * SECOND) == 180 * SECOND
+    assert span_at_pace(3, 5 * SECOND, 61 * SECOND) == 5 * SECOND
