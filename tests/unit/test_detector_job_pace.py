@@ -60,6 +60,29 @@ def test_a_job_that_slows_down_as_a_whole_is_said_so_after_ten_steps_and_blames_
     assert found[0].values["own_ratio"] == pytest.approx(1.075, abs=0.005)
 
 
+def test_a_power_cap_that_costs_a_steady_job_four_percent_is_said() -> None:
+    found = said(60, lambda n: [200_000 if n < 30 else 208_000] * 8)
+    assert kinds(found) == [("job_slowdown", "open", 39)]
+    assert found[0].values["limit_ratio"] == 1.03
+
+
+def test_a_drift_of_a_day_and_three_percent_are_no_slowdown() -> None:
+    assert said(200, lambda n: [round(200_000 * (1 + 0.03 * n / 200))] * 8) == []
+    assert said(60, lambda n: [200_000 if n < 30 else 206_000] * 8) == []
+
+
+def test_an_unsteady_job_must_be_further_off() -> None:
+    rng = np.random.default_rng(5)
+    wobble = np.exp(rng.normal(0, 0.02, 60))
+
+    def own(shift: float) -> list[Finding]:
+        return said(60, lambda n: [round(200_000 * wobble[n] * (1 if n < 30 else shift))] * 8)
+
+    assert own(1.04) == []
+    (found,) = own(1.15)
+    assert (found.kind, found.values["limit_ratio"]) == ("job_slowdown", 1.05)
+
+
 def test_one_slow_rank_does_not_slow_the_median() -> None:
     assert said(60, lambda n: [200_000] * 7 + [200_000 if n < 30 else 400_000]) == []
 
