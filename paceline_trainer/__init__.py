@@ -7,9 +7,10 @@ where the program has imported it. It measures and reports; it compares nothing 
 
 from __future__ import annotations
 
+from paceline_trainer.flight_recording import write_flight_recording
 from paceline_trainer.reporter import StepReporter
 from paceline_trainer.torch_steps import TorchStepReporter, watch
 
-__all__ = ["StepReporter", "TorchStepReporter", "__version__", "watch"]
+__all__ = ["StepReporter", "TorchStepReporter", "__version__", "watch", "write_flight_recording"]
 
 __version__ = "0.1.0"

@@ -78,6 +78,9 @@ def dumps_in(data: bytes, name: str) -> Iterator[Dump | Unreadable]:
     if len(data) > LARGEST_DUMP_BYTES:
         yield Unreadable(name, f"it is larger than {LARGEST_DUMP_BYTES} bytes")
         return
+    if not data.strip(_BLANKS):
+        yield Unreadable(name, "it is empty")
+        return
     try:
         value = _value(data)
     except ValueError as error:

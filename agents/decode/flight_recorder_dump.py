@@ -4,6 +4,9 @@ Guarantees: numbers that came as text are numbers, -1 and the largest unsigned i
 0 is unknown; peers of a send or receive are global ranks; a group is known by description and members, its name and
 id serve only to find it within this dump. Nothing of a value that is not a dump is given out. What a rank waits for is
 not decided here.
+
+Gloo records less than NCCL: an operation keeps the state `scheduled` when it ends and is only retired, and members stand
+under an empty name, where each group overwrites the one before. They count where the process made one group, and no others.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ _NUMBER = re.compile(r"\s*[+-]?\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?\s*$"
 _DIGITS = re.compile(r"\d{1,10}")
 _NONE: Final = frozenset({-1, 2**64 - 1})
 _DUMP_KEYS: Final = frozenset({"entries", "pg_config", "pg_status"})
+_WORLD: Final = "default_pg"
+"""What PyTorch calls the group of all ranks."""
 
 
 class NotADump(ValueError):  # noqa: N818 - says what the value is, as the contract words it
@@ -75,6 +80,7 @@ class Collective:
         input_sizes, output_sizes: Dimensions per tensor.
         dtypes: Of the inputs, or of the outputs where there are none.
         src_rank, dst_rank: Global, of a send or receive whose group is known.
+        is_retired_by_gloo: Ended, or failed: Gloo's operations say it in no other way.
     """
 
     record_id: int | None
@@ -96,11 +102,12 @@ class Collective:
     dtypes: tuple[str, ...] | None
     src_rank: int | None = None
     dst_rank: int | None = None
+    is_retired_by_gloo: bool = False
 
     @property
     def is_completed(self) -> bool:
         """Whether the recorder saw it end."""
-        return self.state == "completed"
+        return self.state == "completed" or self.is_retired_by_gloo
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +175,14 @@ def read_dump(value: Any, name: str) -> Dump:
     """
     if not looks_like_dump(value):
         raise NotADump("neither entries nor groups in it")
-    groups = _groups(_table(value, "pg_config"))
-    by_name = {group.name: group for group in groups}
     entries = value.get("entries")
     if entries is None:
         entries = []
     if not isinstance(entries, (list, tuple)):
         raise NotADump("its entries are no list")
+    statuses = _statuses(_table(value, "pg_status"))
+    groups = _named(_groups(_table(value, "pg_config")), statuses, entries)
+    by_name = {group.name: group for group in groups}
     version = value.get("version")
     library = value.get("comm_lib_version", value.get("nccl_version"))
     return Dump(
@@ -182,7 +190,7 @@ def read_dump(value: Any, name: str) -> Dump:
         version=_text(version),
         comm_lib_version=_text(library),
         groups=groups,
-        statuses=_statuses(_table(value, "pg_status")),
+        statuses=statuses,
         collectives=tuple(_collective(entry, by_name) for entry in entries),
     )
 
@@ -221,6 +229,20 @@ def _statuses(table: dict[Any, Any]) -> tuple[GroupStatus, ...]:
     return tuple(found)
 
 
+def _named(
+    groups: tuple[Group, ...], statuses: tuple[GroupStatus, ...], entries: list[Any] | tuple[Any, ...]
+) -> tuple[Group, ...]:
+    """The groups; one that stands under an empty name gets its own if the process made no other, and is left out if it did."""
+    if not any(not group.name for group in groups):
+        return groups
+    named = tuple(group for group in groups if group.name)
+    if named or len(statuses) != 1:
+        return named
+    first = next((entry for entry in entries if isinstance(entry, dict)), {})
+    name, desc = _process_group(first.get("process_group"))
+    return (Group(name or statuses[0].pg_id, desc or groups[0].desc or _WORLD, groups[0].ranks),)
+
+
 def _collective(entry: Any, by_name: dict[str, Group]) -> Collective:
     if not isinstance(entry, dict):
         raise NotADump("an entry is no table")
@@ -232,6 +254,7 @@ def _collective(entry: Any, by_name: dict[str, Group]) -> Collective:
         is_p2p = op in {"send", "recv"}
     src_rank, dst_rank = _global_peers(peers, group)
     state = entry.get("state")
+    is_gloo = str(entry.get("profiling_name")).startswith("gloo:")
     dtypes = _texts(entry.get("input_dtypes")) or _texts(entry.get("output_dtypes"))
     return Collective(
         record_id=_integer(entry.get("record_id", entry.get("id"))),
@@ -253,6 +276,7 @@ def _collective(entry: Any, by_name: dict[str, Group]) -> Collective:
         dtypes=dtypes,
         src_rank=src_rank,
         dst_rank=dst_rank,
+        is_retired_by_gloo=is_gloo and _boolean(entry.get("retired")) is True,
     )
 
 

@@ -59,6 +59,12 @@ def test_a_dump_reads_the_same_from_a_pickle_and_from_json() -> None:
         assert decode(pickle.dumps(dump, protocol)) == expected
 
 
+@pytest.mark.parametrize("data", [b"", b" \r\n"])
+def test_a_file_that_was_opened_and_not_written_has_no_dump(data: bytes) -> None:
+    (found,) = flight_recorder.dumps_in(data, "trace_rank_3")
+    assert found == flight_recorder.Unreadable("trace_rank_3", "it is empty")
+
+
 def test_an_entry_is_given_with_all_that_it_states() -> None:
     dump = table([("9", "TP", [6, 2])], {}, [entry(4, group=("9", "TP"), state="completed", duration_ms=1.5)])
     assert collective(decode(dump)) == {
