@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import DeviceKey, EventTimeNs, Identifier, Int64, Record, check_columns
 
-__all__ = ["Job", "Layout", "Model", "Node", "Policy", "RankPlacement", "RulePolicy"]
+__all__ = ["Job", "Layout", "Model", "Node", "Policy", "PolicyHeartbeat", "RankPlacement", "RulePolicy"]
 
 
 class Model(Record):
@@ -149,3 +149,12 @@ class Policy(Record):
     kill_switch: bool = False
     settle_ns: int = Field(default=10_000_000_000, ge=0)
     gpu_hour_cost: float | None = Field(default=None, ge=0)
+
+
+class PolicyHeartbeat(Record):
+    """A sign that the policy of a site has a keeper who could stop all acting; `event_time_ns` is the keeper's clock."""
+
+    record: Literal["policy_heartbeat"] = "policy_heartbeat"
+    site_id: Identifier
+    policy_version: Identifier
+    event_time_ns: EventTimeNs

@@ -115,7 +115,12 @@ class Command(Record):
 
 
 class ActionResult(Record):
-    """What an actuator made of a command."""
+    """What an actuator made of a command.
+
+    `code` is the word for why, one of a fixed few (`bad_signature`, `expired`, `already_so`, ...); `reason` is the text. A
+    message whose signature does not hold says nothing about any command: the result then has an id of its own, and
+    `message` says where it stands.
+    """
 
     record: Literal["action_result"] = "action_result"
     command_id: Identifier
@@ -124,6 +129,8 @@ class ActionResult(Record):
     event_time_ns: EventTimeNs
     outcome: Literal["applied", "refused", "failed", "expired"]
     reason: str = ""
+    code: str | None = None
+    message: Evidence | None = None
 
 
 class Approval(Record):

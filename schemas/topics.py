@@ -12,7 +12,7 @@ from schemas.base import Record
 from schemas.errors import SchemaError, UnknownTopicError
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import Finding, ProgressMark
-from schemas.fleet import Job, Node, Policy, RankPlacement
+from schemas.fleet import Job, Node, Policy, PolicyHeartbeat, RankPlacement
 from schemas.frames import FabricFrame, GpuFrame
 from schemas.remediation import ActionResult, Approval, Command, Decision, Incident
 from schemas.results import JobPerformance, StepResult
@@ -87,6 +87,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic("jobs", (Job, RankPlacement), _job, 365 * _DAY_MS, "jobs"),
     Topic("nodes", (Node,), _node, 365 * _DAY_MS, "reference"),
     Topic("policy", (Policy,), _site, 365 * _DAY_MS, "decisions"),
+    Topic("policy-heartbeats", (PolicyHeartbeat,), _site, _DAY_MS, "output"),
     Topic("step-results", (StepResult,), _job, 90 * _DAY_MS, "output"),
     Topic("job-performance", (JobPerformance,), _job, 90 * _DAY_MS, "output"),
     Topic("findings", (Finding, ProgressMark), _site, 90 * _DAY_MS, "decisions", cloud_event=True),

@@ -15,7 +15,7 @@ DAY_MS = 86_400_000
 
 def test_names_are_made_one_way_and_are_unique() -> None:
     assert all(topic.name == f"paceline.{topic.family}.v1" for topic in TOPICS)
-    assert len({topic.name for topic in TOPICS}) == len(TOPICS) == 19
+    assert len({topic.name for topic in TOPICS}) == len(TOPICS) == 20
 
 
 def test_a_topic_is_found_by_its_name_and_by_its_family() -> None:

@@ -1,0 +1,83 @@
+"""What an actuator acts with: the protocol that Slurm, webhooks and the dry run fulfil.
+
+Hands look, judge and act; they remember nothing and check no signature. An act is judged against the state that was just
+seen, and afterwards the two states tell whether it took effect, so that a crash in between need not repeat it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from schemas.remediation import Command
+
+__all__ = ["ActFailedError", "Hands", "Judgement", "State", "TargetAwayError"]
+
+State = dict[str, Any]
+"""What a target is like, as plain data that JSON can hold."""
+
+
+class TargetAwayError(Exception):
+    """Whom the act would go through does not answer: it may be tried again."""
+
+
+class ActFailedError(Exception):
+    """The act was refused or broke off; whether it took effect is seen by looking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to be made of a command in a state.
+
+    Attributes:
+        verdict: `do`, `already_so` (what is wanted is so already, by whomever) or `refuse`.
+        code: one word for a refusal.
+        text: one line for people.
+        takes: name of what is taken out, and owned from then on.
+        gives_back: name of what is given back.
+    """
+
+    verdict: str
+    code: str = ""
+    text: str = ""
+    takes: str | None = None
+    gives_back: str | None = None
+
+
+class Hands(Protocol):
+    """Carries out commands of some kinds."""
+
+    kinds: frozenset[str]
+
+    def look(self, command: Command) -> State:
+        """What the target is like now.
+
+        Raises:
+            TargetAwayError: nobody answers.
+            ActFailedError: there is no such target, or the answer makes no sense.
+        """
+        ...
+
+    def judge(self, command: Command, state: State, owner: str | None) -> Judgement:
+        """Whether a command may be carried out in a state.
+
+        Args:
+            command: what is asked for.
+            state: what `look` saw.
+            owner: id of the command by which the target was taken out from here; None when it was not.
+        """
+        ...
+
+    def act(self, command: Command, state: State) -> str:
+        """Carry a command out, and say in one line what was done.
+
+        Raises:
+            TargetAwayError: nobody answers; nothing was done.
+            ActFailedError: it was refused, or broke off.
+        """
+        ...
+
+    def has_taken_effect(self, command: Command, before: State, after: State) -> bool | None:
+        """Whether an act that was begun took effect; None when the two states cannot tell."""
+        ...
