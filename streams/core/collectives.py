@@ -8,19 +8,32 @@ nothing up. Deliberately no memory: one step at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from schemas.steps import CollectiveTiming, StepTiming
 
-__all__ = ["Collective", "collectives_of", "fill_wait", "instances", "shortest_us", "transfers"]
+__all__ = [
+    "Collective",
+    "CollectiveJoin",
+    "fill_wait",
+    "instances",
+    "integers",
+    "known_numbers",
+    "shortest_us",
+    "transfers",
+]
+
+
+_Meetings = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""Positions with a known duration, by communicator, and where each communicator's begin among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,7 @@ class Collective:
         duration_us: transfer and waiting together.
         names: of the communicators, sorted.
         op: the operation, of the first report that says one.
+        meetings: ranks by communicator where every duration is known, if that has been found before.
     """
 
     group: str
@@ -40,6 +54,7 @@ class Collective:
     duration_us: NDArray[np.float64]
     names: tuple[str, ...] = ()
     op: str | None = None
+    meetings: _Meetings | None = None
 
     def name_of(self, number: int) -> str:
         """Name of a communicator."""
@@ -83,58 +98,124 @@ def fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Co
     columns["wait_us"] = np.where(unknown, waits, columns["wait_us"])
 
 
-def _by_instance(collective: Collective) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions with a known duration, by communicator, and where each communicator's begin among them."""
-    known = np.flatnonzero(~np.isnan(collective.duration_us) & (collective.instance >= 0))
-    order = known[np.argsort(collective.instance[known], kind="stable")]
+def _by_instance(collective: Collective) -> _Meetings:
+    unknown = np.isnan(collective.duration_us)
+    if not unknown.any():
+        return collective.meetings or _meetings(collective.instance, np.flatnonzero(collective.instance >= 0))
+    return _meetings(collective.instance, np.flatnonzero(~unknown & (collective.instance >= 0)))
+
+
+def _meetings(instance: NDArray[np.int64], positions: NDArray[np.int64]) -> _Meetings:
+    order = positions[np.argsort(instance[positions], kind="stable")]
     begins = np.ones(order.size, dtype=np.bool_)
-    begins[1:] = np.diff(collective.instance[order]) != 0
+    begins[1:] = np.diff(instance[order]) != 0
     return order, np.flatnonzero(begins)
 
 
-def collectives_of(timings: Sequence[StepTiming], first: NDArray[np.int64]) -> dict[str, Collective]:
-    """Collectives of a step by kind.
+class CollectiveJoin:
+    """Joins the collectives of steps of one job, step after step.
 
-    Args:
-        timings: the nodes' shares of the step.
-        first: for each rank of the step, its place among the ranks of all shares, one after the other.
-
-    `instance` of a report is a column over the node's ranks, or, where its length is another, the name of the one
-    communicator that the report is about.
+    Who meets whom is the same in nearly all steps: what follows from it is kept from one step to the next, and made anew
+    when a report says something else. It holds no history, and a new one gives the same.
     """
-    groups = sorted({collective.group for timing in timings for collective in timing.collectives})
-    result = {}
-    for group in groups:
-        names: list[Any] = []
-        durations: list[Any] = []
-        op = None
-        for timing in timings:
-            count = len(timing.rank)
-            matching = [collective for collective in timing.collectives if collective.group == group]
-            if not matching:
-                names.extend([None] * count)
-                durations.extend([None] * count)
-                continue
-            if op is None:
-                op = next((collective.op for collective in matching if collective.op is not None), None)
-            instance = matching[0].instance
-            if instance is not None and len(instance) != count:
-                own_names, own_durations = _by_name(matching, count)
-                names.extend(own_names)
-                durations.extend(own_durations)
-                continue
-            if len(matching) == 1:
-                durations.extend(matching[0].duration_us)
+
+    def __init__(self) -> None:
+        self._numbered: dict[str, tuple[list[Any], NDArray[np.int64], tuple[str, ...], _Meetings]] = {}
+
+    def of(self, timings: Sequence[StepTiming], first: NDArray[np.int64] | slice) -> dict[str, Collective]:
+        """Collectives of a step by kind.
+
+        Args:
+            timings: the nodes' shares of the step.
+            first: for each rank of the step, its place among the ranks of all shares, one after the other.
+
+        `instance` of a report is a column over the node's ranks, or, where its length is another, the name of the one
+        communicator that the report is about.
+        """
+        by_group: dict[str, list[CollectiveTiming]] = {}
+        uneven: set[str] = set()
+        for place, timing in enumerate(timings):
+            for collective in timing.collectives:
+                reports = by_group.setdefault(collective.group, [])
+                if len(reports) != place:
+                    uneven.add(collective.group)
+                reports.append(collective)
+        counts = [len(timing.rank) for timing in timings]
+        result = {}
+        for group, reports in sorted(by_group.items()):
+            columns = [report.instance for report in reports]
+            is_even = len(reports) == len(timings) and group not in uneven and None not in columns
+            if is_even and [len(column) for column in columns if column is not None] == counts:
+                duration = known_numbers([report.duration_us for report in reports])
+                op = next((report.op for report in reports if report.op is not None), None)
+                instance, names, meetings = self._of_columns(group, columns)
+                if isinstance(first, slice):
+                    result[group] = Collective(group, instance, duration, names, op, meetings)
+                else:
+                    result[group] = Collective(group, instance[first], duration[first], names, op)
             else:
-                durations.extend(_sums([collective.duration_us for collective in matching]))
-            names.extend(instance if instance is not None else [0] * count)
-        distinct = set(names) - {None}
-        numbers = {name: number for number, name in enumerate(sorted({str(name) for name in distinct}))}
-        numbered: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
-        instance_of = np.fromiter(map(numbered.__getitem__, names), dtype=np.int64, count=len(names))
-        duration = np.array(durations, dtype=np.float64)
-        result[group] = Collective(group, instance_of[first], duration[first], tuple(numbers), op)
-    return result
+                result[group] = _of_uneven(group, timings, first)
+        return result
+
+    def _of_columns(self, group: str, columns: list[Any]) -> tuple[NDArray[np.int64], tuple[str, ...], _Meetings]:
+        known = self._numbered.get(group)
+        if known is None or known[0] != columns:
+            instance, names = _numbered(list(chain.from_iterable(columns)))
+            meetings = _meetings(instance, np.flatnonzero(instance >= 0))
+            known = self._numbered[group] = (columns, instance, names, meetings)
+        return known[1:]
+
+
+def integers(columns: Iterable[Iterable[Any]]) -> NDArray[np.int64] | None:
+    """Columns of integers, one after the other; None where one of them is unknown or has more than 64 bits."""
+    try:
+        return np.fromiter(chain.from_iterable(columns), dtype=np.int64)
+    except (TypeError, OverflowError):
+        return None
+
+
+def known_numbers(columns: Sequence[Sequence[int | None]]) -> NDArray[np.float64]:
+    """Columns of integers, one after the other; NaN is unknown."""
+    whole = integers(columns)
+    return np.array(list(chain.from_iterable(columns)), dtype=np.float64) if whole is None else whole.astype(np.float64)
+
+
+def _numbered(names: Sequence[int | str | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Number of each name among the sorted ones, -1 for none, and those."""
+    distinct = set(names) - {None}
+    numbers = {name: number for number, name in enumerate(sorted({str(name) for name in distinct}))}
+    numbered: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
+    return np.fromiter(map(numbered.__getitem__, names), dtype=np.int64, count=len(names)), tuple(numbers)
+
+
+def _of_uneven(group: str, timings: Sequence[StepTiming], first: NDArray[np.int64] | slice) -> Collective:
+    """One kind where a report has none of it, several, no communicators or one named for all."""
+    names: list[Any] = []
+    durations: list[Any] = []
+    op = None
+    for timing in timings:
+        count = len(timing.rank)
+        matching = [collective for collective in timing.collectives if collective.group == group]
+        if not matching:
+            names.extend([None] * count)
+            durations.extend([None] * count)
+            continue
+        if op is None:
+            op = next((collective.op for collective in matching if collective.op is not None), None)
+        instance = matching[0].instance
+        if instance is not None and len(instance) != count:
+            own_names, own_durations = _by_name(matching, count)
+            names.extend(own_names)
+            durations.extend(own_durations)
+            continue
+        if len(matching) == 1:
+            durations.extend(matching[0].duration_us)
+        else:
+            durations.extend(_sums([collective.duration_us for collective in matching]))
+        names.extend(instance if instance is not None else [0] * count)
+    instance_of, distinct = _numbered(names)
+    duration = np.array(durations, dtype=np.float64)
+    return Collective(group, instance_of[first], duration[first], distinct, op)
 
 
 def _by_name(matching: Sequence[CollectiveTiming], count: int) -> tuple[list[str | None], list[int | None]]:

@@ -56,7 +56,7 @@ class JobRoster:
     def derived(self, name: str, ranks: NDArray[np.int64], make: Callable[[NDArray[np.int64], JobRoster], T]) -> T:
         """What follows from the seats of these ranks alone: made once, and again when the ranks or the roster change."""
         known = self._derived.get(name)
-        if known is None or not np.array_equal(known[0], ranks):
+        if known is None or not (known[0] is ranks or np.array_equal(known[0], ranks)):
             known = self._derived[name] = (ranks, make(ranks, self))
         result: T = known[1]
         return result

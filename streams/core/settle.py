@@ -62,6 +62,8 @@ class SettledOrder(Generic[T]):
 
     def release(self, everything: bool = False) -> list[T]:
         """Items that have settled, in order; all of them when the input has ended."""
+        if not self._heap:
+            return []
         settled_ns = self.settled_ns
         released = []
         while self._heap and (everything or self._heap[0][0] <= settled_ns):

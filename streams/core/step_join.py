@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streams.core.collectives import Collective, collectives_of, fill_wait, instances
+from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, known_numbers
+from streams.core.medians import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +63,17 @@ class StepJoinConfig:
     remembered_steps: int = 256
 
 
-@dataclass(frozen=True, slots=True)
+_COLUMN_OF = {name: attrgetter(name) for name in _COLUMNS}
+_RANKS = attrgetter("rank")
+_ORDER = attrgetter("node_id", "agent_session", "seq")
+
+
+@dataclass(frozen=True)
 class ClosedStep:
     """One step of one job, arrays over the ranks that reported, in rank order; NaN is unknown.
 
-    `own_us` is filled from its parts where a rank did not report it whole. `collectives` is by kind of communicator.
+    `own_us` is filled from its parts where a rank did not report it whole. `collectives` is by kind of communicator. What
+    several rules ask for is found once.
     """
 
     job_id: str
@@ -86,12 +95,35 @@ class ClosedStep:
         """Own time per rank."""
         return self.columns["own_us"]
 
-    @property
+    @cached_property
     def step_time_us(self) -> int | None:
         """The job's step time: the longest that any rank reported."""
-        known = self.columns["step_us"]
-        known = known[~np.isnan(known)]
-        return int(known.max()) if known.size else None
+        longest = float(np.fmax.reduce(self.columns["step_us"])) if len(self.rank) else np.nan
+        return None if np.isnan(longest) else int(longest)
+
+    @cached_property
+    def known_own_us(self) -> NDArray[np.float64]:
+        """Own times of the ranks whose own time is known."""
+        own = self.own_us
+        unknown = np.isnan(own)
+        return own[~unknown] if unknown.any() else own
+
+    @cached_property
+    def own_median_us(self) -> float | None:
+        """Median own time of those ranks; None where there is none."""
+        return median(self.known_own_us) if self.known_own_us.size else None
+
+    @cached_property
+    def wait_shares(self) -> tuple[float, float] | None:
+        """Median and 99th percentile over ranks of the waiting share of the step, the higher of two; None where no rank says."""
+        wait = self.columns["wait_us"]
+        unknown = np.isnan(wait)
+        known = wait[~unknown] if unknown.any() else wait.copy()
+        if not self.step_time_us or not known.size:
+            return None
+        middle, high = (int(np.ceil((known.size - 1) * share)) for share in (0.5, 0.99))
+        known.partition((middle, high))
+        return float(known[middle] / self.step_time_us), float(known[high] / self.step_time_us)
 
 
 @dataclass(slots=True)
@@ -128,6 +160,7 @@ class StepJoin:
         self._last_closed: int | None = None
         self._recent: deque[_Closed] = deque(maxlen=self._config.remembered_steps)
         self._step_times_us: deque[int] = deque(maxlen=33)
+        self._collectives = CollectiveJoin()
         self.repeats = 0
 
     @property
@@ -193,10 +226,11 @@ class StepJoin:
                 break
             del self._open[step]
             self._last_closed = step
+            missing = members - state.ranks
             self._recent.append(
-                _Closed(step, members - state.ranks, True) if members else _Closed(step, frozenset(state.ranks), False)
+                _Closed(step, missing, True) if members else _Closed(step, frozenset(state.ranks), False)
             )
-            whole = self._assemble(step, state, expected, members)
+            whole = self._assemble(step, state, expected, missing)
             if whole.step_time_us is not None:
                 self._step_times_us.append(whole.step_time_us)
             closed.append(whole)
@@ -208,18 +242,20 @@ class StepJoin:
         median_us = sorted(self._step_times_us)[len(self._step_times_us) // 2]
         return max(self._config.lateness_ns, int(self._config.deadline_steps * median_us * 1000))
 
-    def _assemble(self, step: int, state: _Open, expected: int | None, members: frozenset[int]) -> ClosedStep:
+    def _assemble(self, step: int, state: _Open, expected: int | None, missing: frozenset[int]) -> ClosedStep:
         # Sorted, so that of two unequal reports of one rank the same one counts whatever came first.
-        timings = sorted(state.timings, key=lambda t: (t.node_id, t.agent_session, t.seq))
-        all_ranks = np.fromiter(chain.from_iterable(t.rank for t in timings), dtype=np.int64)
-        rank, first = np.unique(all_ranks, return_index=True)
-        nodes = list(chain.from_iterable([t.node_id] * len(t.rank) for t in timings))
+        timings = sorted(state.timings, key=_ORDER)
+        rank = np.fromiter(chain.from_iterable(map(_RANKS, timings)), dtype=np.int64)
+        first: NDArray[np.int64] | slice = slice(None)
+        nodes = tuple(chain.from_iterable(repeat(t.node_id, len(t.rank)) for t in timings))
+        if not (np.diff(rank) > 0).all():
+            rank, first = np.unique(rank, return_index=True)
+            nodes = tuple(map(nodes.__getitem__, first.tolist()))
         columns = {name: _column(timings, name)[first] for name in _COLUMNS}
-        collectives = collectives_of(timings, first)
+        collectives = self._collectives.of(timings, first)
         _fill_own(columns)
         fill_wait(columns, collectives)
         phases = {t.phase for t in timings} - {"train"}
-        missing = tuple(sorted(members - state.ranks))
         return ClosedStep(
             job_id=timings[0].job_id,
             epoch=timings[0].epoch,
@@ -227,10 +263,10 @@ class StepJoin:
             phase=max(phases) if phases else "train",
             event_time_ns=state.latest_ns,
             rank=rank,
-            node_id=tuple(nodes[index] for index in first),
+            node_id=nodes,
             columns=columns,
             collectives=collectives,
-            missing=missing,
+            missing=tuple(sorted(missing)),
             expected=expected if expected is not None else len(rank),
             first_offset=state.first_offset,
         )
@@ -284,11 +320,16 @@ class StepJoin:
 
 
 def _column(timings: Sequence[StepTiming], name: str) -> NDArray[np.float64]:
-    values: list[Any] = []
-    for timing in timings:
-        column = getattr(timing, name)
-        values.extend(column if column is not None else [None] * len(timing.rank))
-    return np.array(values, dtype=np.float64)
+    columns = list(map(_COLUMN_OF[name], timings))
+    untold = columns.count(None)
+    if untold == len(columns):
+        return np.full(sum(len(timing.rank) for timing in timings), np.nan)
+    if untold:
+        columns = [
+            (None,) * len(timing.rank) if column is None else column
+            for timing, column in zip(timings, columns, strict=True)
+        ]
+    return known_numbers(columns)
 
 
 def _fill_own(columns: dict[str, NDArray[np.float64]]) -> None:

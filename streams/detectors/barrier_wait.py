@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
 from streams.core.thresholds import thresholds_for
@@ -40,13 +38,7 @@ class BarrierWaitThresholds:
 
 def wait_shares(step: ClosedStep) -> tuple[float, float] | None:
     """Median and 99th percentile over ranks of the waiting share of the step; None where no rank says."""
-    step_us = step.step_time_us
-    wait = step.columns["wait_us"]
-    known = wait[~np.isnan(wait)]
-    if not step_us or not known.size:
-        return None
-    median, high = np.percentile(known, [50, 99], method="higher") / step_us
-    return float(median), float(high)
+    return step.wait_shares
 
 
 class BarrierWait:

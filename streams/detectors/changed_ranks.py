@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.medians import median
 from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
@@ -134,7 +135,7 @@ class ChangedRanks:
             return None
         others = pace[~changed]
         gap = limits.scales * max(noise_scale, _MIN_SCALE) * _SMOOTHED_SCALE
-        if float(np.median(others)) >= limits.others_ratio or float(pace[changed].min()) < float(others.max()) + gap:
+        if median(others) >= limits.others_ratio or float(pace[changed].min()) < float(others.max()) + gap:
             return None
         return changed
 
@@ -145,7 +146,7 @@ class ChangedRanks:
         theirs, others = tokens[changed], tokens[~changed]
         if np.isnan(theirs).any() or np.isnan(others).any():
             return False
-        return bool(np.median(theirs) > 1.02 * np.median(others))
+        return median(theirs) > 1.02 * median(others)
 
     def _follow(
         self,
@@ -184,7 +185,7 @@ class ChangedRanks:
         explanation = "no rank is slower than it was"
         if changed is not None:
             ranks = self._rank[rows[changed]].tolist()
-            ratio = float(np.median(self._pace[rows[changed]]))
+            ratio = median(self._pace[rows[changed]])
             values |= {"ranks": ranks[:_TOLD_RANKS], "changed": len(ranks), "ratio": ratio}
             explanation = (
                 f"{len(ranks)} of {len(rows)} ranks take {ratio:.3g} times as long as they did, the others do not"

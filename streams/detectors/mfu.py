@@ -21,6 +21,8 @@ from streams.core.utilisation import Peak, Utilisation, dense_peak, utilisation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from schemas.findings import Evidence, Finding
     from schemas.fleet import Job, Policy
     from streams.core.roster import JobRoster
@@ -68,13 +70,12 @@ def step_utilisation(step: ClosedStep, roster: JobRoster) -> tuple[Utilisation |
     tokens = _tokens(step, job)
     if not tokens:
         return None, None, None
-    peak = _peak(job, roster)
+    peak, shape, description_error = roster.derived("mfu", step.rank, _described)
+    if shape is None:
+        return None, tokens, description_error
     squared = step.columns["sum_squared_lengths"]
     packed = job.workload == "training" and squared.size and not np.isnan(squared).any() and not step.missing
     try:
-        shape = ModelShape(
-            **job.model.model_dump(exclude={"gated_mlp"}, exclude_none=True), gated_mlp=job.model.gated_mlp
-        )
         result = utilisation(
             workload=job.workload,
             shape=shape,
@@ -93,6 +94,21 @@ def step_utilisation(step: ClosedStep, roster: JobRoster) -> tuple[Utilisation |
     except ValueError as error:
         return None, tokens, str(error)
     return result, tokens, None
+
+
+def _described(_: NDArray[np.int64], roster: JobRoster) -> tuple[Peak, ModelShape | None, str | None]:
+    """Peak and shape by a job's description; no shape, and why, where the description contradicts itself."""
+    job = roster.job
+    assert job is not None
+    assert job.model is not None
+    peak = _peak(job, roster)
+    try:
+        shape = ModelShape(
+            **job.model.model_dump(exclude={"gated_mlp"}, exclude_none=True), gated_mlp=job.model.gated_mlp
+        )
+    except ValueError as error:
+        return peak, None, str(error)
+    return peak, shape, None
 
 
 def _tokens(step: ClosedStep, job: Job) -> int | None:

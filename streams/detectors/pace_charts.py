@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.medians import median
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -86,6 +88,8 @@ class PaceCharts:
 
     def admit(self, rank: NDArray[np.int64]) -> PaceCharts:
         """Charts that also hold these ranks, in rank order; the same ones when nothing is new."""
+        if np.array_equal(rank, self.rank):
+            return self
         fresh = np.setdiff1d(rank, self.rank, assume_unique=True)
         if not fresh.size:
             return self
@@ -99,26 +103,30 @@ class PaceCharts:
     def fold(self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], limits: StragglerThresholds) -> float:
         """Take the step into the running figures, and return the noise scale."""
         known = ~np.isnan(log_ratio)
-        rows, e = at[known], log_ratio[known]
-        self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
-        weight = 1.0 / np.minimum(self.steps[rows], _MEMORY)
+        # Nearly always all are there: a slice is a view, and an index of all is a copy each time.
+        everybody: Any = slice(None) if at.size == self.rank.size else at
+        rows, e = everybody, log_ratio
+        if not known.all():
+            rows, e = at[known], log_ratio[known]
+        steps = self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
+        weight = 1.0 / np.minimum(steps, _MEMORY)
         moved = np.abs(e - self.last[rows])
-        moving = ~np.isnan(moved)
-        change_weight = 1.0 / np.minimum(np.maximum(self.steps[rows] - 1, 1), _MEMORY)
-        self.change[rows[moving]] += change_weight[moving] * (moved[moving] - self.change[rows[moving]])
+        change_weight = 1.0 / np.minimum(np.maximum(steps - 1, 1), _MEMORY)
+        change = self.change[rows]
+        self.change[rows] = np.where(np.isnan(moved), change, change + change_weight * (moved - change))
         self.mean[rows] += weight * (e - self.mean[rows])
         self.last[rows] = e
         watched = self.change[self.steps > 1]
         # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
-        scale = float(np.median(watched)) / 1.128 if watched.size else 0.0
+        scale = median(watched) / 1.128 if watched.size else 0.0
         if not watched.size and e.size > 2:
             # One step alone has no change yet: its spread over ranks stands in.
-            scale = 1.4826 * float(np.median(np.abs(e - np.median(e))))
+            scale = 1.4826 * median(np.abs(e - median(e)))
         noise_scale = max(scale, limits.min_scale)
         hit = self.is_hit(log_ratio, noise_scale, limits)
-        self.hits[at] = (self.hits[at] << np.uint64(1)) | hit.astype(np.uint64)
+        self.hits[everybody] = (self.hits[everybody] << np.uint64(1)) | hit.astype(np.uint64)
         leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
-        self.lean[at] = (self.lean[at] << np.uint16(1)) | leaning.astype(np.uint16)
+        self.lean[everybody] = (self.lean[everybody] << np.uint16(1)) | leaning.astype(np.uint16)
         return noise_scale
 
     @staticmethod

@@ -82,8 +82,8 @@ class SlowNetwork:
             yield from self._gather(step, judged, limits, evidence)
 
     def _is_own_flat(self, step: ClosedStep, limits: SlowNetworkThresholds) -> bool:
-        known = step.own_us[~np.isnan(step.own_us)]
-        ratio = self._own.take(float(np.median(known)), frozen=False) if known.size else None
+        own_us = step.own_median_us
+        ratio = self._own.take(own_us, frozen=False) if own_us is not None else None
         return ratio is None or ratio < limits.own_flat
 
     def _fold(

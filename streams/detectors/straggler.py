@@ -1,7 +1,8 @@
 """Stragglers: ranks whose *own* time is longer than that of peers who do the same work. Never who waits most.
 
 Peers are ranks of the same stage, part and role (docs/rules.md). Each step gives every rank the logarithm of its own
-time over the leave-one-out median of its peers. Three charts decide, all over recorded steps, whatever their numbers:
+time over the leave-one-out median of its peers, what its tokens and lengths explain taken out of both (`workload_fit`).
+Three charts decide, all over recorded steps, whatever their numbers:
 
 - *fast*: at least 4 of the last 5 steps are above 6 noise scales and 3 %. For fixed-length work, whose noise is below
   one per cent, this names a rank that is 5 % slow within 5 steps.
@@ -30,6 +31,7 @@ from streams.core.statement import Rule
 from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
 from streams.detectors.work_peers import held_up, work_peers
+from streams.detectors.workload_fit import COVARIATES, WorkloadFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from schemas.fleet import Policy
     from streams.core.roster import JobRoster
     from streams.core.step_join import ClosedStep
+    from streams.detectors.workload_fit import Explained
 
 __all__ = ["Straggler", "StragglerThresholds"]
 
@@ -73,13 +76,16 @@ class Straggler:
         self._rule = Rule(RULE, 1, site_id)
         self._defaults = defaults or StragglerThresholds()
         self._charts = PaceCharts.empty(np.array([], dtype=np.int64))
+        self._fit = WorkloadFit()
         self._open: dict[str, _Standing] = {}
         self._candidates: dict[int, int] = {}
         self._times: deque[int] = deque(maxlen=_TIMES)
         self._insufficient_ns: int | None = None
         self._recorded = 0
         self.noise_scale = 0.0
-        """Noise of own time against peers at the last step (natural logarithm)."""
+        """Noise of own time against peers at the last step (natural logarithm), what their work explains included."""
+        self.explained: Explained | None = None
+        """What the last step's work explains; None where it explains nothing."""
         self.pauses: NDArray[np.int64] = np.array([], dtype=np.int64)
         """Positions in the last step of ranks with a hit after some steps without, that do not stand as stragglers."""
 
@@ -94,11 +100,16 @@ class Straggler:
         """Findings of one closed step of phase `train`; steps come in step order."""
         limits = thresholds_for(self._defaults, policy, RULE)
         self._charts = charts = self._charts.admit(step.rank)
-        at = np.searchsorted(charts.rank, step.rank)
-        log_ratio = log_ratio_to_peers(step.own_us, work_peers(step, roster))
+        is_whole = len(charts.rank) == len(step.rank)
+        at = np.arange(len(step.rank)) if is_whole else np.searchsorted(charts.rank, step.rank)
+        peers = work_peers(step, roster)
+        self.explained = self._fit.on_step(step, peers)
+        own_us = step.own_us if self.explained is None else step.own_us / self.explained.factor
+        log_ratio = log_ratio_to_peers(own_us, peers)
         self._recorded += 1
         self._times.append(step.event_time_ns)
-        self.noise_scale = scale = charts.fold(at, log_ratio, limits)
+        scale = charts.fold(at, log_ratio, limits)
+        self.noise_scale = float(np.hypot(scale, self._fit.spread))
         suspects: dict[int, str] = {}
         for chart, slow in charts.suspects(at, log_ratio, scale, limits).items():
             for rank in step.rank[slow].tolist():
@@ -244,6 +255,11 @@ class Straggler:
             values["own_us"] = int(own[lead])
             values["peer_median_us"] = round(float(own[lead]) / slowdown)
             values["excess_us"] = values["own_us"] - values["peer_median_us"]
+            if self.explained is not None:
+                values["work_factor"] = float(self.explained.factor[lead])
+                values.update(
+                    (f"{name}_slope", slope) for name, slope in zip(COVARIATES, self.explained.slopes, strict=True)
+                )
             for name in ("compute_us", "host_us", "data_us", "wait_us"):
                 figure = step.columns[name][lead]
                 if not np.isnan(figure):
@@ -281,7 +297,11 @@ class Straggler:
         for part in ("compute_us", "host_us", "data_us"):
             column = step.columns[part]
             if not np.isnan(column[lead]) and not np.isnan(column[others]).all():
-                excess[f"{part.removesuffix('_us')}_excess_us"] = int(column[lead] - np.nanmedian(column[others]))
+                # More work takes more compute time, hardly more of the rest.
+                by_work = part == "compute_us" and self.explained is not None
+                usual = column[others] / self.explained.factor[others] if by_work else column[others]
+                factor = self.explained.factor[lead] if by_work else 1.0
+                excess[f"{part.removesuffix('_us')}_excess_us"] = int(column[lead] - factor * np.nanmedian(usual))
         return excess
 
     @staticmethod
@@ -350,6 +370,7 @@ class Straggler:
         """Plain data that `restore` takes."""
         return {
             "charts": self._charts.snapshot(),
+            "fit": self._fit.snapshot(),
             "open": {
                 key: [s.onset_ns, s.quiet, s.subject, s.chart, s.has_paused, s.comes_and_goes]
                 for key, s in sorted(self._open.items())
@@ -363,6 +384,8 @@ class Straggler:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._charts = PaceCharts.restored(snapshot["charts"])
+        if "fit" in snapshot:  # a snapshot of before work was taken into account
+            self._fit.restore(snapshot["fit"])
         self._open = {key: _Standing(*standing) for key, standing in snapshot["open"].items()}
         self._candidates = {int(rank): at for rank, at in snapshot["candidates"].items()}
         self._times = deque(snapshot["times"], maxlen=_TIMES)

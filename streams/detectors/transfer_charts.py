@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.medians import median
 from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class TransferCharts:
         rows, x = rows[learnt], x[learnt]
         watched = self.change[self.seen > 1]
         # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
-        scale = max(float(np.median(watched)) / 1.128, limits.min_scale) if watched.size else limits.min_scale
+        scale = max(median(watched) / 1.128, limits.min_scale) if watched.size else limits.min_scale
         ratio = x / self.reference[rows]
         above = ratio > max(limits.ratio, float(np.exp(limits.scales * scale)))
         # What has got slower does not become usual, whether or not it is blamed on the network.

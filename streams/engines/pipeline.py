@@ -71,6 +71,8 @@ class Pipeline:
                 return []
         if isinstance(record, Job | RankPlacement | Node | Policy):
             self._roster.take(record)
+            if isinstance(record, Policy):
+                self._order_span()
             return []
         role = topic_of(record).role
         if role == "telemetry":
@@ -78,15 +80,12 @@ class Pipeline:
             self._publish(engine.on_record(record, position))
             self.counts["late"] += len(engine.take_late())
         elif role == "jobs":
-            jobs = self._jobs.setdefault(
-                position.partition, JobsEngine(self._site_id, position.partition, self._roster)
-            )
+            jobs = self._jobs_of(position.partition)
             self._publish(jobs.on_record(record, position))
             self.counts["late"] += len(jobs.take_late())
         else:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
-        self._order_span()
         return self._ordered.release()
 
     def flush(self) -> list[Record]:
@@ -106,6 +105,11 @@ class Pipeline:
         if partition not in self._telemetry:
             self._telemetry[partition] = TelemetryEngine(self._site_id, partition, self._roster)
         return self._telemetry[partition]
+
+    def _jobs_of(self, partition: int) -> JobsEngine:
+        if partition not in self._jobs:
+            self._jobs[partition] = JobsEngine(self._site_id, partition, self._roster)
+        return self._jobs[partition]
 
     def _order_span(self) -> None:
         """Hold outputs until nothing older can follow: late input, then the settling and evidence of decisions."""

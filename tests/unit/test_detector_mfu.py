@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from factories import A100, SITE, START_NS, at, job, placement, policy, step_timing, without
 
@@ -90,8 +92,8 @@ def test_the_peak_is_that_of_the_part_and_unlike_parts_have_none() -> None:
 
 def test_a_job_without_a_model_or_a_step_without_a_time_has_no_mfu() -> None:
     assert step_utilisation(closed(0), roster_of(model=None)) == (None, None, None)
-    timeless = closed(0)
-    timeless.columns["step_us"][:] = float("nan")
+    timed = closed(0)
+    timeless = replace(timed, columns={**timed.columns, "step_us": np.full(len(timed.rank), np.nan)})
     assert step_utilisation(timeless, roster_of()) == (None, None, None)
 
 
