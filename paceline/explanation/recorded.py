@@ -1,0 +1,73 @@
+"""A finding that was only recorded: its step put together again from the records at the place that it cites.
+
+For findings read from a topic, or from an archive without the records before them. What the rule knew of earlier steps
+is not there: the noise is the finding's own figure, and earlier steps are judged with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.explanation.step_history import KeptStep, StepHistory
+from schemas.archive import ArchiveLine
+from schemas.codec import decode_value
+from schemas.errors import SchemaError
+from schemas.steps import StepTiming
+from streams.core.peers import log_ratio_to_peers
+from streams.core.step_join import StepJoin
+from streams.core.thresholds import thresholds_for
+from streams.detectors.pace_charts import StragglerThresholds
+from streams.detectors.work_peers import work_peers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from schemas.archive import BadLine
+    from schemas.findings import Finding
+    from streams.core.roster import Roster
+
+__all__ = ["history_around"]
+
+
+def history_around(lines: Iterable[ArchiveLine | BadLine], finding: Finding, roster: Roster) -> StepHistory | None:
+    """Steps up to the finding's, of the records that are there.
+
+    Args:
+        lines: records of the finding's partition of step timings, some of them before the cited place.
+        finding: of a job's step.
+        roster: who sits where, and the policy.
+
+    Returns:
+        None where no record of the finding's step is among them.
+    """
+    if finding.job_id is None or finding.step is None:
+        return None
+    job = roster.job(finding.job_id, finding.epoch or 0)
+    limits = thresholds_for(StragglerThresholds(), roster.policy, "straggler")
+    told = finding.values.get("noise_scale")
+    noise_scale = float(told) if isinstance(told, int | float) else limits.min_scale
+    limit = max(float(np.log1p(limits.floor)), limits.scales * noise_scale)
+    join = StepJoin()
+    for line in lines:
+        if not isinstance(line, ArchiveLine):
+            continue
+        try:
+            record = decode_value(line.topic, line.value)
+        except SchemaError:
+            continue
+        is_its = isinstance(record, StepTiming) and (record.job_id, record.epoch) == (
+            finding.job_id,
+            finding.epoch or 0,
+        )
+        if is_its and isinstance(record, StepTiming) and record.step <= finding.step:
+            join.add(record, line.offset)
+    history = StepHistory(limits=limits)
+    kept: deque[KeptStep] = deque(maxlen=history.kept.maxlen)
+    for step in join.close(finding.event_time_ns, job.expected, job.members, True):
+        log_ratio = log_ratio_to_peers(step.own_us, work_peers(step, job))
+        kept.append(KeptStep(step, None, log_ratio, np.full(len(step.rank), np.nan), noise_scale, limit))
+    history.kept = kept
+    return history if kept and kept[-1].step.step == finding.step else None
