@@ -16,6 +16,7 @@ from paceline.broker_commands import broker_app
 from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
+from paceline.review_commands import archive, diff, record, replay
 
 __all__ = ["app", "main"]
 
@@ -32,6 +33,8 @@ app.add_typer(jobs_app, name="jobs")
 app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
+for review_command in (record, archive, replay, diff):
+    app.command()(review_command)
 diagnose_app = typer.Typer(help="Why a job does not go on, or goes slowly.", no_args_is_help=True)
 app.add_typer(diagnose_app, name="diagnose")
 
@@ -182,48 +185,6 @@ def diagnose_roofline(
 @diagnose_app.callback()
 def _diagnose() -> None:
     """Why a job does not go on, or goes slowly."""
-
-
-@app.command()
-def replay(
-    archive: Annotated[Path, typer.Argument(help="An archive: .jsonl or .jsonl.zst.")],
-    json: Annotated[bool, typer.Option("--json", help="Every output as NDJSON {topic, value}.")] = False,
-    summary: Annotated[bool, typer.Option("--summary", help="Whom it would have had cordoned.")] = False,
-    site: Annotated[str, typer.Option(help="The site that findings are of.")] = "replay",
-    policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
-    journal: Annotated[
-        bool, typer.Option("--journal", help="Run the recorded decisions again and compare every byte.")
-    ] = False,
-) -> None:
-    """Step results, findings, incidents and commands of an archive; nothing can be commanded from here."""
-    if journal:
-        from paceline.journal_command import journal_command
-
-        raise typer.Exit(journal_command(archive, json, summary or policy is not None or site != "replay"))
-    from paceline.replay_command import replay_command
-
-    raise typer.Exit(replay_command(archive, json, summary, site, policy))
-
-
-@app.command()
-def explain(
-    finding_id: Annotated[str, typer.Argument(help="As in the finding's record: find-...")],
-    archive: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Argument(help="An archive, or a folder of archives: .jsonl or .jsonl.zst."),
-    ] = None,
-    bootstrap: Annotated[Optional[str], typer.Option(help="Read the topics of these brokers instead.")] = None,  # noqa: UP045
-    price_per_gpu_hour: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="What a GPU costs an hour; the job's or the policy's price by default."),
-    ] = None,
-    policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """How a finding came about: peers, numbers and the rule, to be recomputed by hand; status 2 for an unknown id."""
-    from paceline.explain_command import explain_command
-
-    raise typer.Exit(explain_command(finding_id, archive, bootstrap, price_per_gpu_hour, policy, json))
 
 
 @app.command()

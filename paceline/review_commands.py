@@ -1,4 +1,4 @@
-"""The commands of incident review, as the command line declares them: record and archive.
+"""The commands of incident review, as the command line declares them: record, archive, replay, diff.
 
 Nothing is computed here: each imports what it needs when it runs.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-__all__ = ["archive", "record"]
+__all__ = ["archive", "diff", "record", "replay"]
 
 
 def record(
@@ -47,3 +47,66 @@ def archive(
     from paceline.record_command import archive_command
 
     raise typer.Exit(archive_command(file, json))
+
+
+def replay(
+    source: Annotated[str, typer.Argument(help="An archive, or kafka://HOST:PORT.")],
+    json: Annotated[bool, typer.Option("--json", help="Every output as NDJSON {topic, value}.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Whom it would have had cordoned.")] = False,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write the NDJSON to this file.")] = None,  # noqa: UP045
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with that file, after an interruption.")] = False,
+    site: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The site that findings are of; by default the recording's own, else replay."),
+    ] = None,
+    policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
+    start: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
+    ] = None,
+    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
+    warm_up: Annotated[str, typer.Option(help="Read before the start, so that rules know what is usual.")] = "10m",
+    rate: Annotated[float | None, typer.Option(help="Seconds of the recording a second; as fast as it goes.")] = None,
+    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Hold what comes out against what was recorded; 1 if it differs.")
+    ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="What --policy would have changed, against the recorded policies.")
+    ] = False,
+    truth: Annotated[
+        Path | None, typer.Option(help="With --what-if: what was really wrong, as simulate writes it.")
+    ] = None,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Run the recorded decisions again and compare every byte.")
+    ] = False,
+) -> None:
+    """Step results, findings, incidents and commands of an archive or a range; nothing can be commanded from here."""
+    if journal:
+        from paceline.journal_command import journal_command
+
+        others = (summary, policy, site, output, resume, start, end, rate, readable, compare, what_if, truth)
+        raise typer.Exit(journal_command(Path(source), json, any(others)))
+    from paceline.replay_command import ReplayOptions, replay_command
+
+    options = ReplayOptions(
+        source, site, policy, start, end, warm_up, rate, readable, compare, json, summary, output, resume
+    )
+    if what_if:
+        from paceline.diff_command import what_if_command
+
+        raise typer.Exit(what_if_command(options, truth))
+    raise typer.Exit(replay_command(options))
+
+
+def diff(
+    a: Annotated[str, typer.Argument(help="An archive with outputs, a replay's NDJSON, or an archive to replay.")],
+    b: Annotated[str, typer.Argument(help="The other one.")],
+    json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per difference, then counts and costs.")] = False,
+    truth: Annotated[Optional[Path], typer.Option(help="What was really wrong, as simulate writes it.")] = None,  # noqa: UP045
+    site: Annotated[Optional[str], typer.Option(help="The site of archives that are replayed.")] = None,  # noqa: UP045
+) -> None:
+    """What two sides said, by id: same, changed, missing, new, each explained; status 1 when they differ."""
+    from paceline.diff_command import diff_command
+
+    raise typer.Exit(diff_command(a, b, json, truth, site))

@@ -208,6 +208,9 @@ def _line(number: int, raw: bytes) -> ArchiveLine | BadLine:
         return BadLine(number, "partition, offset and timestamp_ms are whole numbers from 0 on")
     headers = fields.get("headers") or {}
     key = fields.get("key")
+    if key is None and isinstance(fields.get("key_base64"), str):
+        # A key that is no text is nobody's key; without one the record would pass.
+        key = fields["key_base64"]
     return ArchiveLine(
         fields["topic"],
         numbers[0],

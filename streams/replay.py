@@ -13,9 +13,11 @@ from schemas.archive import BadLine, NotAnArchiveError
 from schemas.codec import decode_value, encode
 from schemas.errors import SchemaError
 from schemas.findings import Finding
+from schemas.fleet import Policy
 from schemas.remediation import Command, Incident
 from schemas.results import StepResult
 from schemas.topics import topic_of
+from streams.core.admission import refusal
 from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
 
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 
     from schemas.archive import ArchiveLine
     from schemas.base import Record
-    from schemas.fleet import Policy
 
-__all__ = ["Problems", "Summary", "ndjson_line", "replay"]
+__all__ = ["Problems", "Summary", "decoded", "ndjson_line", "replay"]
 
 
 @dataclass(slots=True)
@@ -44,7 +45,11 @@ class Problems:
 
 
 def replay(
-    lines: Iterable[ArchiveLine | BadLine], site_id: str, problems: Problems, policy: Policy | None = None
+    lines: Iterable[ArchiveLine | BadLine],
+    site_id: str,
+    problems: Problems,
+    policy: Policy | None = None,
+    has_own_policy: bool = False,
 ) -> Iterator[Record]:
     """Step results, findings, incidents and commands of an archive, in order of event time.
 
@@ -53,28 +58,50 @@ def replay(
         site_id: the site that findings are of.
         problems: filled with what could not be used.
         policy: thresholds and switches to start from.
+        has_own_policy: the policies of the archive do not count: what would have been under this one.
 
     Raises:
         NotAnArchiveError: the archive is damaged; everything before the damage was given out.
     """
     pipeline = Pipeline(site_id, policy)
     try:
-        yield from _fed(pipeline, lines, problems)
+        yield from _fed(pipeline, lines, problems, has_own_policy)
     finally:
         problems.counts.update(pipeline.counts)
 
 
-def _fed(pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Iterator[Record]:
+def _fed(
+    pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems, has_own_policy: bool
+) -> Iterator[Record]:
     damage: NotAnArchiveError | None = None
-    source = iter(lines)
+    records = decoded(lines, problems)
     while True:
         try:
-            line = next(source, None)
+            found = next(records, None)
         except NotAnArchiveError as error:
             # What could be read is judged to its end before the damage is told.
-            damage, line = error, None
-        if line is None:
+            damage, found = error, None
+        if found is None:
             break
+        number, record, position = found
+        if has_own_policy and isinstance(record, Policy):
+            continue
+        outputs = pipeline.on_record(record, position)
+        if pipeline.refusal is not None:
+            problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
+        yield from outputs
+    yield from pipeline.flush()
+    if damage is not None:
+        raise damage
+
+
+def decoded(lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Iterator[tuple[int, Record, Position]]:
+    """Records of an archive with their line and place; what a worker would refuse by its content or its key is refused here.
+
+    Raises:
+        NotAnArchiveError: the archive is damaged; everything before the damage was given out.
+    """
+    for line in lines:
         if isinstance(line, BadLine):
             problems.note(f"line {line.number}: {line.reason}")
             continue
@@ -83,14 +110,14 @@ def _fed(pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: P
         except SchemaError as error:
             problems.note(f"line {line.number}: {line.topic}: {error}")
             continue
-        position = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
-        outputs = pipeline.on_record(record, position)
-        if pipeline.refusal is not None:
-            problems.note(f"line {line.number}: {line.topic}: {pipeline.refusal}")
-        yield from outputs
-    yield from pipeline.flush()
-    if damage is not None:
-        raise damage
+        place = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
+        if line.key is not None:
+            unjudged = Position(line.topic, line.partition, line.offset, 0)
+            refused = refusal(record, line.key.encode(), line.headers.get("schema"), unjudged)
+            if refused is not None:
+                problems.note(f"line {line.number}: {line.topic}: {refused}")
+                continue
+        yield line.number, record, place
 
 
 def ndjson_line(record: Record) -> bytes:

@@ -59,6 +59,7 @@ class KafkaRange:
         start: where the range begins.
         end: where it ends; null goes on for as long as the caller reads.
         goes_on_at: by place, offsets to begin at in place of `start`: of a recording that is resumed.
+        fixed: by place, what was read before in place of `start` and `end`: of a replay that is resumed.
 
     Raises:
         RangeError: brokers or topics are not there.
@@ -72,6 +73,7 @@ class KafkaRange:
         start: Bound,
         end: Bound | None,
         goes_on_at: Mapping[Place, int] | None = None,
+        fixed: Mapping[Place, Span] | None = None,
     ) -> None:
         self._consumer = Consumer(
             {
@@ -96,7 +98,7 @@ class KafkaRange:
         """Whether all of a range that has an end was given out."""
         try:
             self.cluster_id = ""
-            self.spans = self._spans(topics, whole_topics, start, end)
+            self.spans = self._spans(topics, whole_topics, start, end) if fixed is None else self._held(fixed)
         except KafkaException as error:
             self._consumer.close()
             raise RangeError(f"{bootstrap_servers}: {error.args[0].str()}") from None
@@ -213,6 +215,16 @@ class KafkaRange:
             is_cut = low > 0 and first <= low
             spans[place] = Span(first_there if last is None else min(first_there, max(last, low)), last, is_cut)
         return spans
+
+    def _held(self, fixed: Mapping[Place, Span]) -> dict[Place, Span]:
+        """Spans that were fixed before, where the broker has them still."""
+        for (topic, number), span in fixed.items():
+            low, high = self._watermarks((topic, number))
+            if span.end is not None and (low > span.first or high < span.end):
+                raise RangeError(
+                    f"{topic}/{number} holds {low}..{high - 1} by now, and not {span.first}..{span.end - 1}"
+                )
+        return dict(fixed)
 
     def _watermarks(self, place: Place) -> tuple[int, int]:
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_TIMEOUT_S, cached=False)

@@ -1,0 +1,183 @@
+"""`paceline diff A B` and `paceline replay --what-if`: two sides by id, with what they cost and whom they would have taken out.
+
+A side is an archive with recorded outputs, the output of a replay, or an archive of inputs alone, which is replayed first.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+from paceline.progress_bar import ProgressBar
+from paceline.replay_command import UsageError, loaded_policy, report_problems, usable_site
+from paceline.replay_source import OUTPUTS, ReplaySpan, open_source
+from paceline.review.difference import compare
+from paceline.review.said import Said
+from paceline.review.told import differs, tell
+from schemas.archive import ArchiveLine, NotAnArchiveError
+from schemas.codec import decode_value
+from schemas.errors import SchemaError
+from schemas.fleet import Policy
+from schemas.results import StepResult
+from schemas.topics import topic_named, topic_of
+from streams.engines.pipeline import Pipeline
+from streams.recording.bounds import BoundError
+from streams.recording.kafka_range import RangeError
+from streams.replay import Problems, decoded, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from agents.simulation.truth import Truth
+    from paceline.replay_command import ReplayOptions
+    from schemas.archive import BadLine
+    from schemas.base import Record
+
+__all__ = ["diff_command", "what_if_command"]
+
+_STEPS = topic_of(StepResult).name
+
+
+def diff_command(a: str, b: str, as_json: bool, truth_file: Path | None, site_id: str | None) -> int:
+    """Compare; 0 when both say the same, 1 when they differ, 2 when one cannot be used."""
+    try:
+        truths = _truths(truth_file)
+        left, right = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
+    except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
+        typer.echo(f"paceline: {error}", err=True)
+        return 2
+    differences = compare(left, right)
+    tell(left, right, differences, as_json, truths)
+    return 1 if differs(differences) else 0
+
+
+def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
+    """Replay once under the recorded policies and once under the given one, and compare; statuses as of a diff."""
+    if options.policy_file is None:
+        typer.echo("paceline: --what-if asks about a policy: give --policy FILE", err=True)
+        return 2
+    try:
+        truths = _truths(truth_file)
+        span = ReplaySpan.parse(options.start, options.end, options.warm_up)
+        with closing(open_source(options.source, span, options.is_readable)) as source:
+            site_id = usable_site(options.site_id if options.site_id is not None else source.site_id or "replay")
+            other = loaded_policy(options.policy_file, site_id)
+            assert other is not None
+            problems = Problems()
+            with ProgressBar("replaying twice", source.total) as bar:
+                was, would = _both(source.lines(bar.reach), site_id, problems, other, span.shown_from_ns)
+    except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
+        typer.echo(f"paceline: {error}", err=True)
+        return 2
+    status = report_problems(problems, None)
+    differences = compare(was, would)
+    tell(was, would, differences, options.as_json, truths)
+    return max(status, 1 if differs(differences) else 0)
+
+
+def _both(
+    lines: Iterator[ArchiveLine | BadLine], site_id: str, problems: Problems, other: Policy, shown_from_ns: int
+) -> tuple[Said, Said]:
+    """What was said under the recorded policies, and what would have been under another; each line is decoded once."""
+    was, would = Said("as it was"), Said(f"under {other.policy_version}")
+    pipelines = ((Pipeline(site_id), was), (Pipeline(site_id, other), would))
+
+    def take(said: Said, outputs: list[Record]) -> None:
+        for output in outputs:
+            if (_time_of(output) or 0) >= shown_from_ns:
+                said.take(output)
+
+    for _, record, position in decoded(lines, problems):
+        for pipeline, said in pipelines:
+            if said is would and isinstance(record, Policy):
+                continue
+            said.saw(record)
+            take(said, pipeline.on_record(record, position))
+    for pipeline, said in pipelines:
+        take(said, pipeline.flush())
+    would.policy = other
+    return was, would
+
+
+def _time_of(record: Record) -> int | None:
+    for name in ("decided_at_ns", "event_time_ns"):
+        at_ns = getattr(record, name, None)
+        if isinstance(at_ns, int):
+            return at_ns
+    return None
+
+
+def _loaded(text: str, name: str, site_id: str | None) -> Said:
+    """A side by its file.
+
+    Raises:
+        NotAnArchiveError: it cannot be read.
+        UsageError: there is nothing in it to compare.
+    """
+    said, inputs = Said(f"{name} ({text})"), 0
+    with closing(open_source(text, ReplaySpan(), has_outputs=True)) as source:
+        for line in source.lines(lambda _: None):
+            if not isinstance(line, ArchiveLine):
+                raise UsageError(f"{text}: line {line.number}: {line.reason}")
+            inputs += _take(said, line)
+        recorded_site = source.site_id
+    if not said.is_empty or said.heard.steps:
+        return said
+    if not inputs:
+        raise UsageError(f"{text}: there are neither findings, incidents and commands in it nor inputs to replay")
+    typer.echo(f"{text}: no outputs in it; it is replayed", err=True)
+    problems = Problems()
+    with closing(open_source(text, ReplaySpan())) as source, ProgressBar(f"replaying {name}", source.total) as bar:
+        for record in replay(
+            source.lines(bar.reach),
+            usable_site(site_id if site_id is not None else recorded_site or "replay"),
+            problems,
+        ):
+            said.take(record)
+    report_problems(problems, None)
+    return said
+
+
+def _take(said: Said, line: ArchiveLine) -> int:
+    """Take a line; 1 for an input. Frames and steps are passed over undecoded."""
+    try:
+        topic = topic_named(line.topic)
+    except SchemaError:
+        return 0
+    if topic.name not in OUTPUTS and topic.name != _STEPS and topic.family not in {"policy", "jobs"}:
+        at_ns = line.value.get("event_time_ns") if isinstance(line.value, dict) else None
+        if isinstance(at_ns, int):
+            said.first_ns = at_ns if said.first_ns is None else min(said.first_ns, at_ns)
+            said.last_ns = max(said.last_ns, at_ns)
+        return 1
+    try:
+        said.take(decode_value(line.topic, line.value))
+    except SchemaError as error:
+        typer.echo(f"unusable: line {line.number}: {line.topic}: {error}", err=True)
+    return 0
+
+
+def _truths(path: Path | None) -> list[Truth] | None:
+    """The truth of a file, as `paceline simulate --truth-file` writes it.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return None
+    from agents.simulation.truth import Truth
+
+    def of(fields: dict[str, Any]) -> Truth:
+        typed: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
+        return Truth(**typed)
+
+    try:
+        return [of(orjson.loads(line)) for line in path.read_bytes().splitlines()]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (orjson.JSONDecodeError, TypeError, AttributeError):
+        raise UsageError(f"{path}: a line is no truth as paceline simulate --truth-file writes it") from None
