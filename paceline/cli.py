@@ -188,6 +188,27 @@ def _diagnose() -> None:
 
 
 @app.command()
+def explain(
+    finding_id: Annotated[str, typer.Argument(help="As in the finding's record: find-...")],
+    archive: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(help="An archive, or a folder of archives: .jsonl or .jsonl.zst."),
+    ] = None,
+    bootstrap: Annotated[Optional[str], typer.Option(help="Read the topics of these brokers instead.")] = None,  # noqa: UP045
+    price_per_gpu_hour: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="What a GPU costs an hour; the job's or the policy's price by default."),
+    ] = None,
+    policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """How a finding came about: peers, numbers and the rule, to be recomputed by hand; status 2 for an unknown id."""
+    from paceline.explain_command import explain_command
+
+    raise typer.Exit(explain_command(finding_id, archive, bootstrap, price_per_gpu_hour, policy, json))
+
+
+@app.command()
 def simulate(
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Archive to write.")] = None,  # noqa: UP045
     bootstrap: Annotated[Optional[str], typer.Option(help="Publish to these brokers until stopped instead.")] = None,  # noqa: UP045
