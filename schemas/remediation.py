@@ -49,7 +49,7 @@ class Incident(Record):
     site_id: Identifier
     state: Literal["open", "acting", "verifying", "resolved"]
     cause_class: Identifier
-    culprit: Subject | None
+    culprit: Subject | None = None
     job_id: str | None = None
     event_time_ns: EventTimeNs
     onset_ns: EventTimeNs
