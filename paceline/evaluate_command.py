@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import multiprocessing
+import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -46,25 +47,26 @@ class EvaluateOptions:
 
     Attributes:
         suite: one of the catalogue's.
-        seeds: how many of the ten tuning seeds.
+        seeds: how many of the ten tuning seeds; null for all, or in suite `ci` for each case with one tuning and one
+            held-out seed, which take turns over rows and shapes.
         held_out: whether as many held-out seeds run too.
         only_held_out: whether tuning seeds are left out.
         pattern: glob or part of case ids; null for all.
         limit: how many (case, seed) pairs at most.
         largest_ranks: leaves out larger cases.
-        jobs: processes.
+        jobs: processes; null for as many as there are cores.
         baselines: whether the plain rules run too.
         without: parts taken away from the engine.
     """
 
     suite: str = "ci"
-    seeds: int = len(TUNING_SEEDS)
+    seeds: int | None = None
     held_out: bool = False
     only_held_out: bool = False
     pattern: str | None = None
     limit: int | None = None
     largest_ranks: int | None = None
-    jobs: int = 1
+    jobs: int | None = None
     baselines: bool = False
     without: tuple[str, ...] = ()
 
@@ -135,7 +137,7 @@ def _check(options: EvaluateOptions, out: Path | None) -> None:
     unknown = sorted(set(options.without) - set(PARTS))
     if unknown:
         raise OptionError(f"--without knows {', '.join(PARTS)}; not {', '.join(unknown)}")
-    if not 1 <= options.seeds <= len(TUNING_SEEDS):
+    if options.seeds is not None and not 1 <= options.seeds <= len(TUNING_SEEDS):
         raise OptionError(f"--seeds is 1 to {len(TUNING_SEEDS)}, not {options.seeds}")
     for name in ("jobs", "limit", "largest_ranks"):
         value = getattr(options, name)
@@ -146,14 +148,18 @@ def _check(options: EvaluateOptions, out: Path | None) -> None:
 
 
 def _chosen(options: EvaluateOptions) -> list[tuple[BenchmarkCase, int]]:
-    seeds: tuple[int, ...] = () if options.only_held_out else tuple(TUNING_SEEDS[: options.seeds])
-    if options.held_out or options.only_held_out:
-        seeds += tuple(HELD_OUT_SEEDS[: options.seeds])
+    in_turn = options.suite == "ci" and options.seeds is None
+    tuning = () if options.only_held_out else TUNING_SEEDS[: options.seeds]
+    held_out = HELD_OUT_SEEDS[: options.seeds] if options.held_out or options.only_held_out or in_turn else ()
     limit = options.limit if options.pattern is None else None
-    pairs = list(cases(options.suite, seeds, limit=limit, largest_ranks=options.largest_ranks))
+    pairs: list[tuple[BenchmarkCase, int]] = []
+    for seeds in (tuning, held_out) if in_turn else (tuning + held_out,):
+        if seeds:
+            share = None if limit is None else -(-limit // 2) if in_turn and tuning else limit
+            pairs += cases(options.suite, seeds, limit=share, largest_ranks=options.largest_ranks, in_turn=in_turn)
     if options.pattern is not None:
-        pairs = [pair for pair in pairs if _fits(pair[0].case_id, options.pattern)][: options.limit]
-    return pairs
+        pairs = [pair for pair in pairs if _fits(pair[0].case_id, options.pattern)]
+    return pairs[: options.limit]
 
 
 def _fits(case_id: str, pattern: str) -> bool:
@@ -163,18 +169,26 @@ def _fits(case_id: str, pattern: str) -> bool:
 def _outcomes(chosen: Sequence[tuple[BenchmarkCase, int]], options: EvaluateOptions) -> Iterator[list[CaseOutcome]]:
     """Outcomes of each pair, in the order of the pairs."""
     without = frozenset(options.without)
-    if options.jobs == 1 or len(chosen) == 1:
+    jobs = min(options.jobs or _cores(), len(chosen))
+    if jobs == 1:
         for case, seed in chosen:
             yield run_case(case, seed, options.baselines, without)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(options.jobs, len(chosen)), mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         pending = [pool.submit(run_case, case, seed, options.baselines, without) for case, seed in chosen]
         try:
             for future in pending:
                 yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _say_progress(number: int, total: int, outcome: CaseOutcome) -> None:

@@ -7,11 +7,13 @@ so, because its own order by event time comes later than a reader of the topics 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import resource
 import time
 from bisect import bisect_left
 from collections import defaultdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from agents.simulation.benchmark import HELD_OUT_SEEDS, generate
@@ -30,7 +32,7 @@ from streams.engines.decisions import DEFAULT_SETTLE_NS
 from streams.engines.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from agents.simulation.benchmark import BenchmarkCase, Truth
     from paceline.evaluation.alerts import Alert, SaidCommand
@@ -173,6 +175,23 @@ def run_case(
     Raises:
         ScenarioError: the case contradicts itself.
     """
+    with _collector_off():
+        return _run_case(case, seed, baselines, without)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Records are trees and die when nobody holds them; the cycle collector would walk all of them for a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _run_case(case: BenchmarkCase, seed: int, baselines: bool, without: frozenset[str]) -> list[CaseOutcome]:
     run = generate(case, seed)
     clock = StepClock()
     engine = EngineDetector(without)

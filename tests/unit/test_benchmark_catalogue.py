@@ -95,3 +95,17 @@ def test_an_unknown_suite_and_no_seed_are_refused() -> None:
         cases("all")
     with pytest.raises(ScenarioError, match="a seed"):
         cases("ci", ())
+
+
+def test_in_turn_every_case_comes_once_and_every_seed_has_its_share() -> None:
+    pairs = cases("ci", TUNING_SEEDS, in_turn=True)
+    assert [case.case_id for case, _ in pairs] == [case.case_id for case, _ in cases("ci", (0,))]
+    shares = Counter(seed for _, seed in pairs)
+    assert set(shares) == set(TUNING_SEEDS)
+    assert min(shares.values()) >= 5
+
+
+def test_in_turn_copies_of_one_stream_have_one_seed() -> None:
+    seeds = {seed for case, seed in cases("ci", HELD_OUT_SEEDS, in_turn=True) if case.scenario == "B12"}
+    assert len(seeds) == 1
+    assert seeds <= set(HELD_OUT_SEEDS)

@@ -251,6 +251,7 @@ def run(monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[BenchmarkCase, int]],
         return tuple(pairs)
 
     monkeypatch.setattr(command, "cases", chosen)
+    options.setdefault("seeds", 1)
     asked = {name: options.pop(name) for name in ("as_json", "verbose", "out") if name in options}
     return command.evaluate_command(
         command.EvaluateOptions(**options), asked.get("as_json", False), asked.get("verbose", False), asked.get("out")

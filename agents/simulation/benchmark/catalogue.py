@@ -1,6 +1,7 @@
 """The catalogue: which cases a suite has, and which of them are run.
 
-Seeds 0 to 9 are for tuning, 10 to 19 held out. A case and its seed say all; nothing is drawn here.
+Seeds 0 to 9 are for tuning, 10 to 19 held out. A case and its seed say all; nothing is drawn here. The whole `ci` suite
+is every case with every seed; where time is short each case has one, and all of them have their turn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from agents.simulation.benchmark.replicas import (
 from agents.simulation.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from agents.simulation.benchmark.case import BenchmarkCase
 
@@ -33,7 +34,21 @@ HELD_OUT_SEEDS = tuple(range(10, 20))
 
 
 def _ci(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
-    return [(case, seed) for case in chain(plain_cases(), adversarial_cases()) for seed in seeds]
+    return [(case, seed) for case in _ci_cases() for seed in seeds]
+
+
+def _ci_cases() -> Iterator[BenchmarkCase]:
+    return chain(plain_cases(), adversarial_cases())
+
+
+def _in_turn(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
+    """Each case once: a row's cases of one shape share a seed, so that what varies among them varies alone."""
+    numbers: dict[tuple[str, str], int] = {}
+    pairs = []
+    for case in _ci_cases():
+        key = (case.scenario, case.case_id.rpartition("/")[2])
+        pairs.append((case, seeds[numbers.setdefault(key, len(numbers)) % len(seeds)]))
+    return pairs
 
 
 _SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] = {
@@ -57,6 +72,7 @@ def cases(
     *,
     limit: int | None = None,
     largest_ranks: int | None = None,
+    in_turn: bool = False,
 ) -> tuple[tuple[BenchmarkCase, int], ...]:
     """(case, seed) pairs of a suite.
 
@@ -66,6 +82,7 @@ def cases(
             have a fixed number of cases, which take them in turn.
         limit: how many pairs at most, spread evenly over the suite, so that every row and every seed has its share.
         largest_ranks: leaves out cases of more ranks.
+        in_turn: of `ci` each case with one of the seeds only, which take turns over rows and shapes.
 
     Raises:
         ScenarioError: no such suite, or no seed.
@@ -74,7 +91,7 @@ def cases(
         raise ScenarioError(f"no suite {suite!r}; there are {', '.join(SUITES)}")
     if not seeds:
         raise ScenarioError(f"suite {suite}: it needs a seed at least")
-    pairs = _SUITES[suite](tuple(seeds))
+    pairs = _in_turn(seeds) if in_turn and suite == "ci" else _SUITES[suite](tuple(seeds))
     if largest_ranks is not None:
         pairs = [(case, seed) for case, seed in pairs if case.ranks <= largest_ranks]
     if limit is not None and limit < len(pairs):
