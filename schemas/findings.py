@@ -28,6 +28,9 @@ BLAMELESS_KINDS = frozenset(
         "barrier_wait",
         "changed_ranks",
         "scattered_pauses",
+        "hang_suspected",
+        "hang_unplaced",
+        "hang_undecided",
     }
 )
 

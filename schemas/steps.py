@@ -93,10 +93,14 @@ class RankProgress(Record):
     last_step: tuple[int | None, ...]
     groups: dict[str, tuple[tuple[int | None, int | None, int | None], ...]] = Field(default_factory=dict)
     """By group: (last enqueued, last started, last completed) per local rank."""
+    phase: Phase | None = None
+    """What the ranks are in now, where their trainer says so beforehand; a masked one of several ranks counts."""
+    connected: tuple[bool, ...] | None = None
+    """Whether each rank's process still talks to the agent: one that is gone writes no dump any more."""
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
-        check_columns(len(self.rank), last_step=self.last_step, **self.groups)
+        check_columns(len(self.rank), last_step=self.last_step, connected=self.connected, **self.groups)
         return self
 
 

@@ -51,6 +51,11 @@ class PartitionClock:
             self._stale = False
         return self._time_ns
 
+    @property
+    def live(self) -> int:
+        """How many sources are live."""
+        return len(self._times) - bisect_left(self._times, self._fastest_ns - self._idle_ns)
+
     def forget_idle(self) -> None:
         """Drop sources that have not been live for ten times the idle span; their number stays bounded."""
         oldest = self._fastest_ns - 10 * self._idle_ns
@@ -78,9 +83,13 @@ class MarkPacer:
         self._every_ns = every_ns
         self._last_ns = -every_ns
 
+    def is_early(self, mark_ns: int) -> bool:
+        """Whether a mark at this time would come too soon after the last one."""
+        return mark_ns - self._last_ns < self._every_ns
+
     def due(self, mark_ns: int) -> bool:
         """Whether a mark at this time is to be published now; remembers it."""
-        if mark_ns - self._last_ns < self._every_ns:
+        if self.is_early(mark_ns):
             return False
         self._last_ns = mark_ns
         return True

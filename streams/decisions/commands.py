@@ -111,10 +111,12 @@ class CommandDesk:
 
 def _target(incident: OpenIncident, remedy: Remedy) -> Target | None:
     culprit = incident.culprit
+    if remedy.level == "job":
+        # What is done to a job needs nobody to blame.
+        job_id = culprit.job_id if culprit is not None else incident.job_id
+        return Target(level="job", job_id=job_id) if job_id is not None else None
     if culprit is None:
         return None
-    if remedy.level == "job":
-        return Target(level="job", job_id=culprit.job_id) if culprit.job_id is not None else None
     if remedy.level == "switch":
         return Target(level="switch", switch_id=culprit.switch_id) if culprit.switch_id is not None else None
     if remedy.level == "port":

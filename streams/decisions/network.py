@@ -167,6 +167,16 @@ class NetworkJudge:
                 verdicts.append(replace(verdict, at_ns=at_ns))
         return verdicts
 
+    def locate(self, finding: Finding, at_ns: int, roster: Roster) -> NetworkVerdict | None:
+        """The place that explains transfers which do not end, as those of a hang; it is not followed up.
+
+        Args:
+            finding: about the job, with `slow_ranks` as `network_slowdown` has them.
+            at_ns: event time up to which evidence counts.
+            roster: seats of the job's ranks.
+        """
+        return self._place(finding, at_ns, roster)
+
     def take_resolved(self) -> list[tuple[str, int]]:
         """Components whose last slow job is well again since the last call, with the time."""
         resolved, self._resolved = self._resolved, []

@@ -61,6 +61,11 @@ _BY_CLASS = {
         Remedy("host", "collect_evidence"),
         Remedy("data", "collect_evidence"),
         Remedy("compute", "collect_evidence"),
+        Remedy("hang", "collect_evidence", level="job"),
+        Remedy("hang_rank", "collect_evidence"),
+        Remedy("hang_device", "run_preflight"),
+        Remedy("hang_mismatch", None),
+        Remedy("hang_network", None),
         Remedy("gpu_lost", "cordon_node", term_ns=10 * _MINUTE_NS),
         Remedy("gpu_memory", "cordon_node", term_ns=10 * _MINUTE_NS),
         Remedy("row_remap_pending", "drain_node", when="after_checkpoint", term_ns=24 * _HOUR_NS),
@@ -93,6 +98,16 @@ ADVICE = {
     "placement on the node.",
     "data": "The rank waits for its data. Look at the loader's workers, the local disk and the storage path of the node.",
     "compute": "The rank computes longer than its peers and the device shows no reason. Collect clocks, power and a profile.",
+    "hang": "The job makes no progress. Have the flight recorders of all its ranks dumped and the dumps kept; nobody is at fault until "
+    "they are read.",
+    "hang_rank": "The others wait in what this rank never came to. Look at its process: stack (py-spy), data loader, file system, "
+    "garbage collection; the device is not at fault. Then restart the job.",
+    "hang_device": "The rank issued what its device does not complete, though its peers' did. Look at the kernel log of the node, run "
+    "the pre-flight test before the node takes part again, and restart the job.",
+    "hang_mismatch": "Ranks called different operations, sizes or types where all should have called one: a matter of the code or of "
+    "its data. No node is at fault.",
+    "hang_network": "All members issued the same operation and it ends nowhere. Look at NICs, links and switches between them; no rank "
+    "is at fault by what the dumps say.",
     "gpu_lost": "The GPU has fallen off the bus. Take the node out, restart from the last checkpoint on a spare, reboot; a repeat "
     "is a hardware replacement.",
     "gpu_memory": "Uncorrectable memory errors. Take the node out, reset the GPU, check row remapping before it returns.",
@@ -101,6 +116,10 @@ ADVICE = {
     "PCIe and receive buffers, the switch's PFC watchdog, ECN marking threshold, XOFF and DCQCN settings.",
     "pause_storm_unlocalised": "Ports receive pause and no transmitter is known. Look at the leaf switch's per-port transmit and "
     "receive pause counters; do not act on the nodes that receive.",
+    "gpu_stalled": "A GPU of the node stands still while its job's other GPUs wait for it. Look at the process on it and at the "
+    "kernel's codes of that time; restart the job without the node if the process is gone.",
+    "node_lost": "The node's agent has fallen silent while its job runs. See whether the machine answers (console, BMC, network) "
+    "before the job is restarted without it; an agent that died alone is no fault of the node.",
     "catalogue": "The code's catalogue entry asks for this act.",
 }
 

@@ -20,6 +20,7 @@ from streams.decisions.attribution import DEVICE_KINDS, attribute
 from streams.decisions.commands import CommandDesk
 from streams.decisions.explained import Explained
 from streams.decisions.figures import check_figures
+from streams.decisions.hang import HANG_KINDS, HangIncidents
 from streams.decisions.incidents import Asked, IncidentBook, OpenIncident
 from streams.decisions.journal import Journal, in_journal_order
 from streams.decisions.network import NETWORK_KINDS, NetworkJudge, NetworkVerdict
@@ -27,6 +28,7 @@ from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.pause import PauseJudge, PauseVerdict
 from streams.decisions.places import SharedPlace, place_of_heat, place_of_ranks
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
+from streams.decisions.untimed import UNTIMED_KINDS, UntimedNodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +51,9 @@ _TAKEN_NS = 6 * 3_600_000_000_000
 """How long a finding is remembered as taken: far longer than a restart makes a detector say again what it said."""
 
 _TAKEN_CHECK = 1024
+
+_WITHOUT_DEVICE_REASON = frozenset({"compute", "clock", "host", "data", "hang_rank", "hang_device"})
+"""Classes that a device's own word outranks."""
 
 _HEAT_SPAN_NS = 600_000_000_000
 """GPUs that begin to slow for heat within this span are looked at together: heat rises over minutes."""
@@ -82,6 +87,8 @@ class DecisionsEngine:
         self._desk = CommandDesk(site_id)
         self._pause = PauseJudge(EVIDENCE_NS)
         self._network = NetworkJudge(EVIDENCE_NS)
+        self._hangs = HangIncidents(self._book, self._names, self._network)
+        self._untimed_nodes = UntimedNodes(self._book)
         self._places = Explained()
         self._waiting: list[_Waiting] = []
         self._taken: dict[str, int] = {}
@@ -156,6 +163,11 @@ class DecisionsEngine:
             followed = self._on_straggler(finding)
         elif finding.kind == "changed_ranks":
             followed = self._on_changed_ranks(finding)
+        elif finding.kind in HANG_KINDS:
+            followed = self._on_hang(finding)
+        elif finding.kind in UNTIMED_KINDS:
+            followed = self._on_untimed_node(finding)
+        self._hangs.note(finding)
         if finding.kind in NETWORK_KINDS or finding.kind == "network_slowdown":
             self._network.take(finding)
         entry = self._journal.entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, followed)
@@ -188,6 +200,7 @@ class DecisionsEngine:
         else:
             remedy = None
         component = self._names.component(finding.subject)
+        self._untimed_nodes.hand_over(finding.subject.node_id, component)
         incident = self._book.on(component)
         if incident is None and remedy is None:
             return []
@@ -205,7 +218,7 @@ class DecisionsEngine:
         again = (
             remedy.kind in incident.commands and finding.event_time_ns > incident.commands[remedy.kind].expires_at_ns
         )
-        if opened or outranks or again or incident.cause_class in {"compute", "clock", "host", "data"}:
+        if opened or outranks or again or incident.cause_class in _WITHOUT_DEVICE_REASON:
             incident.cause_class = remedy.cause_class
             incident.summary = finding.explanation
             return self._order(incident, remedy, finding.event_time_ns)
@@ -269,6 +282,28 @@ class DecisionsEngine:
         if component is None or self._book.on(component) is None:
             return []
         return [self._book.record(self._book.close(component), "resolved", at_ns, "", None)]
+
+    def _on_hang(self, finding: Finding) -> list[Record]:
+        followed: list[Record] = []
+        at_ns = finding.event_time_ns
+        for outcome in self._hangs.take(finding, self._roster):
+            incident = outcome.incident
+            if outcome.is_resolved:
+                followed.append(self._book.record(incident, "resolved", at_ns, "", None))
+            elif outcome.cause_class is not None:
+                followed += self._order(incident, remedy_for_class(outcome.cause_class), at_ns)
+            else:
+                followed.append(self._book.record(incident, "open", at_ns, ADVICE[incident.cause_class]))
+        return followed
+
+    def _on_untimed_node(self, finding: Finding) -> list[Record]:
+        """A node whose job sends no timings is out, or silent: somebody is told, nothing is asked for."""
+        told = self._untimed_nodes.take(finding, self._roster)
+        if told is None:
+            return []
+        incident, state = told
+        advice = ADVICE[incident.cause_class] if state == "open" else ""
+        return [self._book.record(incident, state, finding.event_time_ns, advice)]
 
     def _on_changed_ranks(self, finding: Finding) -> list[Record]:
         """Ranks that became slow together: the place that has all of them, if there is one."""
@@ -384,6 +419,8 @@ class DecisionsEngine:
             "desk": self._desk.snapshot(),
             "pause": self._pause.snapshot(),
             "network": self._network.snapshot(),
+            "hangs": self._hangs.snapshot(),
+            "untimed_nodes": self._untimed_nodes.snapshot(),
             "places": self._places.snapshot(),
             "waiting": [[waiting.due_ns, waiting.finding, waiting.component] for waiting in self._waiting],
             "taken": dict(sorted(self._taken.items())),
@@ -405,6 +442,8 @@ class DecisionsEngine:
         self._desk.restore(snapshot["desk"])
         self._pause.restore(snapshot["pause"])
         self._network.restore(snapshot["network"])
+        self._hangs.restore(snapshot["hangs"])
+        self._untimed_nodes.restore(snapshot.get("untimed_nodes", {}))
         self._places.restore(snapshot["places"])
         self._waiting = [_Waiting(due_ns, finding, component) for due_ns, finding, component in snapshot["waiting"]]
         self._taken = dict(snapshot["taken"])

@@ -1,8 +1,8 @@
-"""Role jobs: step timings and rank progress of one partition in; step results, job findings and progress marks out.
+"""Role jobs: timings, progress and dump digests of one partition in; step results, job findings and marks out.
 
 Steps are joined per job and epoch, closed once and in order, then read by each rule. Only steps of phase `train` are
 compared; masked ones are joined and counted. The partition's time comes from every node that reports on its jobs, step
-or no step.
+or no step. Digests come on a topic of their own, in any order to the other: what is made of them goes by their times.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy as np
 from schemas.base import round_significant
 from schemas.findings import Evidence, ProgressMark
 from schemas.results import StepResult
-from schemas.steps import RankProgress, StepTiming
+from schemas.steps import CollectiveDigest, RankProgress, StepTiming
 from schemas.topics import topic_of
 from streams.core.position import reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
 from streams.core.thresholds import is_enabled
-from streams.detectors.barrier_wait import BarrierWait, wait_shares
+from streams.detectors.barrier_wait import BarrierWait
 from streams.detectors.changed_ranks import ChangedRanks
 from streams.detectors.job_pace import JobPace, MissingRanks
+from streams.detectors.live_hang import LiveHang
 from streams.detectors.mfu import MfuRules, step_utilisation
 from streams.detectors.scattered_pauses import ScatteredPauses
 from streams.detectors.slow_network import SlowNetwork
@@ -31,6 +32,8 @@ from streams.detectors.straggler import Straggler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from schemas.base import Record
     from streams.core.position import Position
@@ -41,6 +44,13 @@ __all__ = ["JobsEngine"]
 _SLOWEST = 5
 _SWEEP_NS = 1_000_000_000
 _TOPIC = topic_of(StepTiming).name
+_DIGESTS = topic_of(CollectiveDigest).name
+
+_HELD_NS = 10_000_000_000
+"""No mark waits longer for what a hanging job has still to say: its nodes may all have gone."""
+
+_GONE_NS = 600_000_000_000
+"""A job of which no agent tells anything for so long hangs no more: it was ended."""
 
 
 @dataclass(slots=True)
@@ -54,8 +64,9 @@ class _JobState:
     network: SlowNetwork
     changed: ChangedRanks
     pauses: ScatteredPauses
+    hang: LiveHang
     rules: tuple[str, ...] = field(
-        default=("straggler", "mfu", "barrier_wait", "pace", "missing", "network", "changed", "pauses")
+        default=("straggler", "mfu", "barrier_wait", "pace", "missing", "network", "changed", "pauses", "hang")
     )
 
 
@@ -72,7 +83,11 @@ class JobsEngine:
         self._pacer = MarkPacer()
         self._late: list[tuple[Record, Position]] = []
         self._swept_ns = 0
-        self._folded = -1
+        self._folded: Mapping[str, int] = {}
+        self._digest_offset = -1
+        """Of the last digest."""
+        self._awaited_offset = -1
+        """Until the digest of this offset has come again nothing is made of digests."""
 
     @property
     def repeats(self) -> int:
@@ -86,26 +101,36 @@ class JobsEngine:
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return results, findings and marks."""
-        is_again = position.offset <= self._folded
-        if isinstance(record, StepTiming):
-            state = self._state(record.job_id, record.epoch)
-            at_ns = reached_ns(record.event_time_ns, position)
-            if not state.join.add(record, position.offset, at_ns, 0 if is_again else self._clock.time_ns):
-                self._late.append((record, position))
-        elif not isinstance(record, RankProgress):
+        is_again = position.offset <= self._folded.get(position.topic, -1)
+        if isinstance(record, CollectiveDigest):
+            return self._on_digest(record, position, is_again)
+        if not isinstance(record, StepTiming | RankProgress):
             return []
+        state = self._state(record.job_id, record.epoch)
+        at_ns = reached_ns(record.event_time_ns, position)
+        if isinstance(record, StepTiming) and not state.join.add(
+            record, position.offset, at_ns, 0 if is_again else self._clock.time_ns
+        ):
+            self._late.append((record, position))
         if is_again:
             # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
-        self._clock.observe(f"{record.job_id}/{record.node_id}", reached_ns(record.event_time_ns, position))
+        self._clock.observe(f"{record.job_id}/{record.node_id}", at_ns)
+        if isinstance(record, StepTiming):
+            state.hang.on_step(record, at_ns, position.offset)
+        else:
+            state.hang.on_progress(record, at_ns)
         outputs: list[Record] = []
         if self._clock.time_ns - self._swept_ns >= _SWEEP_NS:
             # A job that stopped closes no step of its own: the partition's time does it.
             self._swept_ns = self._clock.time_ns
             for job_id, epoch in sorted(self._jobs):
                 outputs += self._close(job_id, epoch)
+                if self._jobs[(job_id, epoch)].hang.is_suspected:
+                    outputs += self._look_at_hang(job_id, epoch, position)
         elif isinstance(record, StepTiming):
             outputs = self._close(record.job_id, record.epoch)
+        outputs += self._look_at_hang(record.job_id, record.epoch, position)
         return outputs + self._mark()
 
     def take_late(self) -> list[tuple[Record, Position]]:
@@ -118,7 +143,31 @@ class JobsEngine:
         outputs: list[Record] = []
         for job_id, epoch in sorted(self._jobs):
             outputs += self._close(job_id, epoch, final=True)
+            outputs += self._look_at_hang(job_id, epoch, None)
         return outputs
+
+    def _on_digest(self, record: CollectiveDigest, position: Position, is_again: bool) -> list[Record]:
+        self._state(record.job_id, record.epoch).hang.on_digest(record, position.offset, is_again)
+        if position.offset >= self._awaited_offset:
+            self._awaited_offset = -1
+        if is_again:
+            return []
+        self._digest_offset = max(self._digest_offset, position.offset)
+        return self._look_at_hang(record.job_id, record.epoch, position)
+
+    def _look_at_hang(self, job_id: str, epoch: int, position: Position | None) -> list[Record]:
+        """What is to be said of a job that makes no progress; without a position the input has ended."""
+        if self._awaited_offset >= 0 and position is not None:
+            return []
+        hang = self._jobs[(job_id, epoch)].hang
+        return list(
+            hang.turn(
+                self._roster.job(job_id, epoch),
+                self._roster.policy,
+                is_over=(job_id, epoch + 1) in self._jobs or self._clock.time_ns - hang.fastest_ns > _GONE_NS,
+                is_final=position is None,
+            )
+        )
 
     def _state(self, job_id: str, epoch: int) -> _JobState:
         key = (job_id, epoch)
@@ -134,6 +183,7 @@ class JobsEngine:
                 SlowNetwork(site),
                 ChangedRanks(site),
                 ScatteredPauses(site),
+                LiveHang(site, job_id, epoch, self._partition),
             )
         return self._jobs[key]
 
@@ -175,25 +225,36 @@ class JobsEngine:
     def _mark(self) -> list[Record]:
         """A mark promises that no finding at or before it follows: no open step may be older."""
         mark_ns = self._clock.time_ns
+        if self._pacer.is_early(mark_ns):
+            return []
         oldest = [at for state in self._jobs.values() if (at := state.join.oldest_open_ns) is not None]
         if oldest:
             mark_ns = min(mark_ns, min(oldest) - 1)
+        if self._pacer.is_early(mark_ns):
+            return []
+        for (job_id, epoch), state in self._jobs.items():
+            due_ns = state.hang.due_ns(self._roster.job(job_id, epoch), self._roster.policy)
+            if due_ns is not None and 0 <= self._clock.time_ns - due_ns < _HELD_NS:
+                mark_ns = min(mark_ns, due_ns - 1)
         if not self._pacer.due(mark_ns):
             return []
         self._clock.forget_idle()
         return [ProgressMark(site_id=self._site_id, role="jobs", partition=self._partition, mark_ns=mark_ns)]
 
     def resume_offsets(self) -> dict[str, int]:
-        """By topic, the lowest offset of a record in an open step: it is not in the snapshot and must come again."""
+        """By topic, the lowest offset of a record in an open step, or of a digest: not in the snapshot, and to come again."""
         open_offsets = [at for state in self._jobs.values() if (at := state.join.first_open_offset) is not None]
-        return {_TOPIC: min(open_offsets)} if open_offsets else {}
+        digests = [at for state in self._jobs.values() if (at := state.hang.first_digest_offset) is not None]
+        return {topic: min(offsets) for topic, offsets in ((_TOPIC, open_offsets), (_DIGESTS, digests)) if offsets}
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without the records of open steps."""
+        """Plain data that `restore` takes, without the records of open steps and without digests."""
         return {
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
             "swept_ns": self._swept_ns,
+            "digest_offset": self._digest_offset,
+            "digests_kept": any(state.hang.first_digest_offset is not None for state in self._jobs.values()),
             "jobs": {
                 f"{job_id}\x1f{epoch}": {
                     "join": state.join.snapshot(with_open=False),
@@ -210,7 +271,9 @@ class JobsEngine:
             snapshot: what `snapshot` gave.
             folded: by topic, the last offset that had been taken; records up to it fill open steps and no more.
         """
-        self._folded = folded.get(_TOPIC, -1)
+        self._folded = dict(folded)
+        self._digest_offset = snapshot["digest_offset"]
+        self._awaited_offset = self._digest_offset if snapshot["digests_kept"] else -1
         self._clock.restore(snapshot["clock"])
         self._pacer.restore(snapshot["pacer"])
         self._swept_ns = snapshot["swept_ns"]
@@ -225,9 +288,8 @@ class JobsEngine:
 
 def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_error: str | None) -> StepResult:
     own = step.own_us
-    known = np.flatnonzero(~np.isnan(own))
-    slowest = known[np.argsort(-own[known], kind="stable")][:_SLOWEST]
-    shares = wait_shares(step)
+    slowest = _slowest(own)
+    shares, own_median_us = step.wait_shares, step.own_median_us
 
     def rounded(value: float | None) -> float | None:
         return None if value is None else round_significant(value)
@@ -242,7 +304,7 @@ def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_
         ranks_reported=len(step.rank),
         missing_ranks=step.missing[:64],
         step_time_us=step.step_time_us,
-        own_median_us=int(np.median(own[known])) if known.size else None,
+        own_median_us=int(own_median_us) if own_median_us is not None else None,
         own_max_us=int(own[slowest[0]]) if slowest.size else None,
         own_max_rank=int(step.rank[slowest[0]]) if slowest.size else None,
         wait_share_p50=rounded(shares[0]) if shares else None,
@@ -257,6 +319,22 @@ def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_
         flop_convention=result.convention if result else None,
         impossible=result.impossible if result else False,
         description_error=description_error,
-        slowest_ranks=tuple(int(rank) for rank in step.rank[slowest]),
-        slowest_own_us=tuple(int(us) for us in own[slowest]),
+        slowest_ranks=tuple(step.rank[slowest].tolist()),
+        slowest_own_us=tuple(map(int, own[slowest].tolist())),
     )
+
+
+def _slowest(own_us: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions of the longest known own times, the longest first, of equal ones the first."""
+    shown = own_us
+    if own_us.size > _SLOWEST:
+        # Unknown ones are the least of all here, and fall out below.
+        low = np.where(np.isnan(own_us), -np.inf, own_us)
+        least = np.partition(low, own_us.size - _SLOWEST)[own_us.size - _SLOWEST]
+        places = np.flatnonzero(low >= least)
+        shown = own_us[places]
+    else:
+        places = np.arange(own_us.size)
+    known = ~np.isnan(shown)
+    places, shown = places[known], shown[known]
+    return places[np.argsort(-shown, kind="stable")[:_SLOWEST]]

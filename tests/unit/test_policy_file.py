@@ -21,6 +21,7 @@ from streams.detectors.changed_ranks import ChangedRanksThresholds
 from streams.detectors.clock_skew import ClockSkewThresholds
 from streams.detectors.congestion import CongestionThresholds
 from streams.detectors.congestion_own import CongestionOwnThresholds
+from streams.detectors.hang_suspicion import HangThresholds
 from streams.detectors.mfu import LowMfuThresholds
 from streams.detectors.nic_pcie_link import NicPcieLinkThresholds
 from streams.detectors.node_silence import NodeSilenceThresholds
@@ -47,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
     "clock_skew": ClockSkewThresholds(),
     "congestion": CongestionThresholds(),
     "congestion_own": CongestionOwnThresholds(),
+    "hang": HangThresholds(),
     "low_mfu": LowMfuThresholds(),
     "nic_pcie_link": NicPcieLinkThresholds(),
     "node_silence": NodeSilenceThresholds(),
