@@ -13,6 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from paceline.broker_commands import broker_app
+from paceline.diagnose_commands import diagnose_app
 from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(broker_app, name="broker")
+app.add_typer(diagnose_app, name="diagnose")
 app.add_typer(import_app, name="import")
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(keys_app, name="keys")
@@ -35,8 +37,6 @@ app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 for review_command in (record, archive, replay, diff):
     app.command()(review_command)
-diagnose_app = typer.Typer(help="Why a job does not go on, or goes slowly.", no_args_is_help=True)
-app.add_typer(diagnose_app, name="diagnose")
 
 
 @app.command()
@@ -144,47 +144,6 @@ def _decode(kind: str, file: str) -> int:
         typer.echo(f"paceline: no kind {kind!r}; there are {', '.join(sorted(driver.DECODERS))}", err=True)
         return 2
     return driver.run(kind, file, sys.stdout.buffer, sys.stderr)
-
-
-@diagnose_app.command("hang")
-def diagnose_hang(
-    directory: Annotated[Path, typer.Argument(help="Holds one flight-recorder dump per rank, named .._rank_N.")],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Which rank keeps a job from going on; status 1 for a hang, 2 if no dump can be read."""
-    from paceline.diagnose_command import diagnose_hang_command
-
-    raise typer.Exit(diagnose_hang_command(directory, json))
-
-
-@diagnose_app.command("profile")
-def diagnose_profile(
-    traces: Annotated[list[Path], typer.Argument(help="PyTorch profiler traces, one per rank: .json or .json.gz.")],
-    json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write an HTML page here.")] = None,  # noqa: UP045
-    gpu: Annotated[Optional[str], typer.Option(help="The GPU's name, where a trace does not say.")] = None,  # noqa: UP045
-) -> None:
-    """What bounds a step, from profiler traces, and which rank makes the others wait; status 2 if one cannot be read."""
-    from paceline.profile_command import profile_command
-
-    raise typer.Exit(profile_command(traces, json, output, gpu))
-
-
-@diagnose_app.command("roofline")
-def diagnose_roofline(
-    archive: Annotated[Path, typer.Argument(help="An archive with gpu-frames: .jsonl or .jsonl.zst.")],
-    json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False,
-    precision: Annotated[str, typer.Option(help="Of the peak, for GPUs whose job is not in the archive.")] = "bf16",
-) -> None:
-    """Whether arithmetic or memory sets the pace of each GPU and job, from DCGM's profiling ratios."""
-    from paceline.roofline_command import roofline_command
-
-    raise typer.Exit(roofline_command(archive, json, precision))
-
-
-@diagnose_app.callback()
-def _diagnose() -> None:
-    """Why a job does not go on, or goes slowly."""
 
 
 @app.command()

@@ -1,8 +1,9 @@
-"""`paceline diagnose hang DIR`: who keeps a job from going on, from the flight-recorder dumps in a directory.
+"""`paceline diagnose hang DIR`: who keeps a job from going on, from the dumps and logs in a directory.
 
 Each dump is decoded and digested as an agent does it, and the digests are judged as the job's worker judges them: both
-come to the same verdict. Guarantees: files whose names do not end with a rank are not read; a dump that is refused or cut is
-counted and named; nothing in a dump is run. Links are followed, for people collect dumps by linking them.
+come to the same verdict. Lines of the watchdog in logs speak for ranks without a dump. Guarantees: files that are named
+neither as a rank's dump nor as a log are not read; a dump that is refused or cut is counted and named; nothing in a dump
+is run. Links are followed, for people collect dumps by linking them.
 """
 
 from __future__ import annotations
@@ -17,36 +18,45 @@ import typer
 from agents.decode.driver import encode
 from agents.decode.flight_recorder import LARGEST_DUMP_BYTES, dumps_in
 from agents.decode.flight_recorder_dump import Dump, rank_in_name
+from agents.decode.text import lines
+from agents.decode.watchdog_line import watchdog_record
 from agents.digest import collective_digest
+from agents.importers.step_lines import rank_in_name as rank_in_log_name
+from agents.watchdog_digest import WatchdogLines
 from streams.detectors.hang import HangCase
 
 if TYPE_CHECKING:
     from schemas.steps import CollectiveDigest
     from streams.detectors.hang_verdict import HangVerdict
 
-__all__ = ["diagnose_hang_command", "digests_of_directory"]
+__all__ = ["diagnose_hang_command", "digests_of_directory", "digests_of_logs"]
 
 _HANG, _NO_HANG, _NOTHING_TO_READ = 1, 0, 2
 _LAST_NS = 2**63 - 1
+_LOG_SUFFIXES = frozenset({".log", ".txt", ".out", ".err"})
+_NO_SUM = "0" * 64
+"""Lines stand where a dump would; a log has no sum that anybody could check later."""
 
 
-def diagnose_hang_command(directory: Path, as_json: bool) -> int:
+def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None = None) -> int:
     """Print the verdict.
 
     Args:
-        directory: Holds one dump per rank.
+        directory: Holds one dump per rank, and logs.
         as_json: One JSON object on standard output instead of a sentence.
+        rank_count: How many ranks the job has; None if the dumps say it.
 
     Returns:
-        1 for a hang, 0 if there is none or it cannot be decided, 2 if no dump could be read.
+        1 for a hang, 0 if there is none or it cannot be decided, 2 if nothing could be read.
     """
     try:
         digests, unreadable = digests_of_directory(directory)
+        from_logs = digests_of_logs(directory)
     except OSError as error:
         typer.echo(f"paceline: cannot read {directory}: {error.strerror or error}", err=True)
         return _NOTHING_TO_READ
-    case = HangCase()
-    for record in digests:
+    case = HangCase(rank_count)
+    for record in (*digests, *from_logs):
         case.add(record)
     verdict = case.verdict()
     if as_json:
@@ -56,9 +66,13 @@ def diagnose_hang_command(directory: Path, as_json: bool) -> int:
         typer.echo(_sentence(verdict))
     for name in unreadable:
         typer.echo(f"paceline: {name} could not be read", err=True)
-    typer.echo(f"dumps={len(digests)} unreadable={len(unreadable)}", err=True)
-    if not digests:
-        typer.echo(f"paceline: no readable dump in {directory}; names end with rank_N or dump_N", err=True)
+    in_logs = f" ranks_in_logs={len(from_logs)}" if from_logs else ""
+    typer.echo(f"dumps={len(digests)} unreadable={len(unreadable)}{in_logs}", err=True)
+    if not digests and not from_logs:
+        typer.echo(
+            f"paceline: no readable dump in {directory} (names end with rank_N or dump_N), and no log with a watchdog's line",
+            err=True,
+        )
         return _NOTHING_TO_READ
     return _HANG if verdict.verdict == "hang" else _NO_HANG
 
@@ -79,6 +93,44 @@ def digests_of_directory(directory: Path) -> tuple[list[CollectiveDigest], tuple
         else:
             digests.append(record)
     return digests, tuple(sorted(unreadable))
+
+
+def digests_of_logs(directory: Path) -> list[CollectiveDigest]:
+    """What the watchdog said in the logs of a directory, by rank; of a long log its end counts.
+
+    Raises:
+        OSError: The directory could not be read.
+    """
+    told = WatchdogLines()
+    last: dict[int, Path] = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix.lower() not in _LOG_SUFFIXES or not path.is_file():
+            continue
+        in_name = rank_in_log_name(path.name)
+        try:
+            with path.open("rb") as stream:
+                stream.seek(max(0, path.stat().st_size - LARGEST_DUMP_BYTES))
+                for _, line in lines(stream):
+                    found = watchdog_record(line)
+                    rank = told.take(found, in_name) if found is not None else None
+                    if rank is not None:
+                        last[rank] = path
+        except OSError as error:
+            typer.echo(f"paceline: {path.name} could not be read: {error.strerror or error}", err=True)
+    return [
+        told.digest(
+            rank,
+            job_id="dumps",
+            epoch=0,
+            node_id="local",
+            agent_session="diagnose",
+            seq=0,
+            event_time_ns=0,
+            log_path=str(last[rank]),
+            log_sha256=_NO_SUM,
+        )
+        for rank in told.ranks
+    ]
 
 
 def _digest(path: Path) -> CollectiveDigest | None:

@@ -1,8 +1,9 @@
 """Lines in which the watchdog of ProcessGroupNCCL tells of an operation that timed out or failed.
 
 Guarantees: the wordings of PyTorch 2.3 to 2.10; a rank is one of the job. `[Rank 4]`, and `Rank 4` behind the name of
-any group but the default one, number the members of that group and give none. What the watchdog says about itself, dump
-signals and stack traces yield nothing, and repeats of a line are not removed.
+any group but the default one, number the members of that group and give none. The group's description is given where the
+line has it. What the watchdog says about itself, dump signals and stack traces yield nothing, and repeats of a line are not
+removed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _FAILURE = re.compile(
 )
 _SEQUENCE = re.compile(r"\bSeqNum=(\d{1,19})")
 _OPERATION = re.compile(r"\bOpType=(\w{1,60})")
+_ELEMENTS = re.compile(r"\bNumelIn=(\d{1,19})")
+_GROUP = re.compile(
+    r"\[PG (?:ID (?P<id>\d{1,9}) PG GUID [^\s()\]]{1,64}|(?P<name>\w{1,64}))\s?(?:\((?P<desc>[^()\]]{0,200})\))? Rank \d"
+)
 _TIMEOUT_MS = re.compile(r"\bTimeout\(ms\)=(\d{1,15})")
 _RAN_MS = re.compile(r"\bran for (\d{1,15}) milliseconds")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work:\s*(-?\d{1,19})")
@@ -58,6 +63,12 @@ def watchdog_record(line: str) -> Record | None:
     operation = _OPERATION.search(rest)
     if operation:
         record["op_type"] = operation[1]
+    if _ELEMENTS.search(rest):
+        record["in_elements"] = _first(_ELEMENTS, rest)
+    group = _GROUP.search(line[: told.start()])
+    if group:
+        record["pg_id"] = group["id"] or group["name"]
+        record["group_desc"] = group["desc"] or None
     return record
 
 

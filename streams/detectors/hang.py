@@ -11,6 +11,7 @@ did not start nothing is concluded. `docs/hang.md` has the rules and what they w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streams.detectors.hang_blame import Blame, Suspect
@@ -18,6 +19,7 @@ from streams.detectors.hang_digests import Operation, RankView, rank_views
 from streams.detectors.hang_groups import Groups
 from streams.detectors.hang_verdict import HangVerdict
 from streams.detectors.hang_waits import first_operations
+from streams.detectors.hang_watchdog import is_watchdog
 
 if TYPE_CHECKING:
     from schemas.steps import CollectiveDigest
@@ -28,10 +30,15 @@ __all__ = ["HangCase", "judge"]
 class HangCase:
     """The digests of one job's hang as they come in; the verdict may be asked for at any time.
 
-    A later digest of a rank (by time, then by the agent's count) replaces an earlier one; one of an older epoch is left.
+    A later digest of a rank (by time, then by the agent's count) replaces an earlier one, and one of a dump that of watchdog
+    lines; one of an older epoch is left.
+
+    Args:
+        rank_count: How many ranks the job has, if that is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rank_count: int | None = None) -> None:
+        self._rank_count = rank_count
         self._digests: dict[int, CollectiveDigest] = {}
 
     def add(self, record: CollectiveDigest) -> bool:
@@ -42,36 +49,42 @@ class HangCase:
         if record.epoch > newest_epoch:
             self._digests.clear()
         known = self._digests.get(record.rank)
-        if known is not None and _age(record) <= _age(known):
+        if known is not None and _weight(record) <= _weight(known):
             return False
         self._digests[record.rank] = record
         return True
 
     def verdict(self) -> HangVerdict:
         """What the digests say so far; more of them can turn `undecided` into a name, or add one."""
-        return judge(self._digests[rank] for rank in sorted(self._digests))
+        return judge((self._digests[rank] for rank in sorted(self._digests)), self._rank_count)
 
     def snapshot(self) -> list[dict[str, object]]:
         """The digests as plain data."""
         return [self._digests[rank].model_dump(mode="json") for rank in sorted(self._digests)]
 
     @classmethod
-    def restore(cls, records: Iterable[CollectiveDigest]) -> HangCase:
+    def restore(cls, records: Iterable[CollectiveDigest], rank_count: int | None = None) -> HangCase:
         """The case that a snapshot was taken of, from its records."""
-        case = cls()
+        case = cls(rank_count)
         for record in records:
             case.add(record)
         return case
 
 
-def judge(records: Iterable[CollectiveDigest]) -> HangVerdict:
+def judge(records: Iterable[CollectiveDigest], rank_count: int | None = None) -> HangVerdict:
     """The verdict about one job.
 
     Args:
         records: One digest per rank, all of one job and epoch.
+        rank_count: How many ranks the job has: the members of the group of all where no dump has them.
     """
-    groups = Groups(rank_views(records))
+    groups = Groups(rank_views(records, rank_count))
     absent = _ranks_without_dump(groups)
+    in_logs = tuple(rank for rank, view in sorted(groups.views.items()) if view.is_watchdog)
+    return replace(_judged(groups, absent), watchdog_ranks=in_logs)
+
+
+def _judged(groups: Groups, absent: tuple[int, ...]) -> HangVerdict:
     views = groups.views
     if views and all(view.is_idle for view in views.values()):
         return HangVerdict("healthy", None, ranks_without_dump=absent)
@@ -109,7 +122,7 @@ def _ranks_without_dump(groups: Groups) -> tuple[int, ...]:
     known: set[int] = set()
     for key in groups.keys:
         known.update(groups.members(key))
-    return tuple(sorted(known - set(groups.views)))
+    return tuple(sorted(known - {rank for rank, view in groups.views.items() if not view.is_watchdog}))
 
 
 def _innermost_first(views: Mapping[int, RankView]) -> Operation | None:
@@ -122,5 +135,5 @@ def _place(operation: Operation) -> tuple[int, bool, int]:
     return operation.group.size or 1 << 30, operation.is_p2p, operation.number or 0
 
 
-def _age(record: CollectiveDigest) -> tuple[int, int]:
-    return record.event_time_ns, record.seq
+def _weight(record: CollectiveDigest) -> tuple[bool, int, int]:
+    return not is_watchdog(record), record.event_time_ns, record.seq

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streams.detectors.hang_watchdog import is_watchdog, with_members
+
 if TYPE_CHECKING:
     from schemas.steps import CollectiveDigest
 
@@ -101,6 +103,7 @@ class RankView:
         pending: In order of issue, sends and receives among them.
         completed: The last collectives of each group, by group and number.
         pending_total: May be more than `pending` holds.
+        is_watchdog: Lines of a log tell of it, and of few of its groups.
     """
 
     rank: int
@@ -108,6 +111,7 @@ class RankView:
     pending: tuple[Operation, ...]
     completed: Mapping[tuple[GroupKey, int], Operation]
     pending_total: int
+    is_watchdog: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -115,13 +119,13 @@ class RankView:
         return not self.pending and self.pending_total == 0
 
 
-def rank_views(records: Iterable[CollectiveDigest]) -> list[RankView]:
-    """What the digests of a job say.
+def rank_views(records: Iterable[CollectiveDigest], rank_count: int | None = None) -> list[RankView]:
+    """What the digests of a job say, which has `rank_count` ranks if that is known.
 
     Ranks that made the same groups in the same order gave them the same ids: where one of them knows the group of an id, so do
     the others, unless two of them contradict each other.
     """
-    kept = list(records)
+    kept = with_members(records, rank_count)
     known: dict[tuple[_Profile, str], set[int]] = {}
     for record in kept:
         profile = _profile(record)
@@ -180,6 +184,7 @@ def rank_view(record: CollectiveDigest, interned: dict[GroupKey, GroupKey] | Non
         pending=tuple(pending),
         completed={(operation.group, operation.seq): operation for operation in completed},
         pending_total=total,
+        is_watchdog=is_watchdog(record),
     )
 
 

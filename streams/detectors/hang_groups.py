@@ -112,6 +112,8 @@ class Groups:
             return "completed"
         progress = view.groups.get(key)
         if progress is None:
+            if view.is_watchdog:
+                return "unknown"
             return "missing" if any(known.runs is not None for known in view.groups) else "unknown"
         mixes_kinds = key in self.p2p_groups
         enqueued = None if mixes_kinds else progress.enqueued

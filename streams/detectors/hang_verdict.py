@@ -57,7 +57,8 @@ class HangVerdict:
         waiting_ranks: Ranks with a digest that wait for a culprit, directly or through others.
         causes: By culprit.
         operation: The innermost operation that is stuck.
-        ranks_without_dump: Members of known groups of which there is no digest.
+        ranks_without_dump: Members of known groups of which there is no dump.
+        watchdog_ranks: Ranks of which only lines in a log tell.
         sides: If `inconsistent`, one per variant, by lowest rank.
     """
 
@@ -69,6 +70,7 @@ class HangVerdict:
     operation: Operation | None = None
     ranks_without_dump: tuple[int, ...] = ()
     sides: tuple[Side, ...] = ()
+    watchdog_ranks: tuple[int, ...] = ()
 
     def as_record(self, unreadable: tuple[str, ...] = ()) -> dict[str, Any]:
         """The verdict as one JSON object.
@@ -89,6 +91,8 @@ class HangVerdict:
             "ranks_without_dump": list(self.ranks_without_dump),
             "unreadable": list(unreadable),
         }
+        if self.watchdog_ranks:
+            record["watchdog_ranks"] = list(self.watchdog_ranks)
         if len({cause for _, cause in self.causes}) > 1:
             record["causes"] = {str(rank): cause for rank, cause in self.causes}
         if self.cause == "inconsistent":
