@@ -56,7 +56,7 @@ class ReplayOptions:
         warm_up: span that is read before the start.
         rate: of its seconds a second; null for as fast as the machine.
         is_readable: read around what is damaged.
-        is_compared: hold what comes out against what was recorded.
+        is_compared: hold what comes out against what was recorded; then the end of the source is the end of nothing.
         as_json: outputs as NDJSON on stdout.
         has_summary: a summary as well.
         output: file for the outputs.
@@ -126,7 +126,7 @@ def _replay(options: ReplayOptions) -> int:
             lines = _noting(lines, recorded, span) if options.is_compared else lines
             lines = paced(lines, options.rate) if options.rate is not None else lines
             try:
-                for record in replay(lines, site_id, problems, policy):
+                for record in replay(lines, site_id, problems, policy, is_cut=options.is_compared):
                     if _time_of(record) >= span.shown_from_ns:
                         told.take(record)
                         if options.is_compared:

@@ -50,6 +50,7 @@ def replay(
     problems: Problems,
     policy: Policy | None = None,
     has_own_policy: bool = False,
+    is_cut: bool = False,
 ) -> Iterator[Record]:
     """Step results, findings, incidents and commands of an archive, in order of event time.
 
@@ -59,19 +60,20 @@ def replay(
         problems: filled with what could not be used.
         policy: thresholds and switches to start from.
         has_own_policy: the policies of the archive do not count: what would have been under this one.
+        is_cut: the end of the lines is the end of nothing: say only what workers would have said by then.
 
     Raises:
         NotAnArchiveError: the archive is damaged; everything before the damage was given out.
     """
     pipeline = Pipeline(site_id, policy)
     try:
-        yield from _fed(pipeline, lines, problems, has_own_policy)
+        yield from _fed(pipeline, lines, problems, has_own_policy, is_cut)
     finally:
         problems.counts.update(pipeline.counts)
 
 
 def _fed(
-    pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems, has_own_policy: bool
+    pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems, has_own_policy: bool, is_cut: bool
 ) -> Iterator[Record]:
     damage: NotAnArchiveError | None = None
     records = decoded(lines, problems)
@@ -90,7 +92,7 @@ def _fed(
         if pipeline.refusal is not None:
             problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
         yield from outputs
-    yield from pipeline.flush()
+    yield from pipeline.cut() if is_cut else pipeline.flush()
     if damage is not None:
         raise damage
 

@@ -101,6 +101,13 @@ class Pipeline:
         )
         return self._ordered.release(everything=True)
 
+    def cut(self) -> list[Record]:
+        """Give out what was decided and is held for its order: the input stops here, and what it is of went on.
+
+        Nothing is closed, and no finding is taken that had not settled: workers had not got further either.
+        """
+        return self._ordered.release(everything=True)
+
     def _telemetry_of(self, partition: int) -> TelemetryEngine:
         if partition not in self._telemetry:
             self._telemetry[partition] = TelemetryEngine(self._site_id, partition, self._roster)
