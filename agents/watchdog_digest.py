@@ -30,6 +30,9 @@ _OPERATIONS: Final = {
 }
 """What the recorder calls the operations that it does not call by the same word in small letters."""
 
+_NO_SUM: Final = "0" * 64
+"""A log that is being written has no sum that anybody could check later."""
+
 _MESSAGES: Final = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
 _NUMBERS: Final = ("last_enqueued_seq", "last_started_seq", "last_completed_seq", "op_type", "in_elements")
 
@@ -89,7 +92,6 @@ class WatchdogLines:
         seq: int,
         event_time_ns: int,
         log_path: str,
-        log_sha256: str,
     ) -> CollectiveDigest:
         """The digest of a rank of `ranks`.
 
@@ -102,7 +104,6 @@ class WatchdogLines:
             seq: Counts its digests.
             event_time_ns: When the last line was read or written.
             log_path: Of the log that a person would look at.
-            log_sha256: Of the lines; a log that is being written has no sum of its own.
         """
         tables: list[dict[str, Any]] = []
         pending: list[dict[str, Any]] = []
@@ -136,7 +137,7 @@ class WatchdogLines:
             rank=rank,
             version="watchdog",
             dump_path=log_path,
-            dump_sha256=log_sha256,
+            dump_sha256=_NO_SUM,
             groups=tuple(tables),
             pending=tuple(pending),
             pending_total=total,

@@ -34,8 +34,6 @@ __all__ = ["diagnose_hang_command", "digests_of_directory", "digests_of_logs"]
 _HANG, _NO_HANG, _NOTHING_TO_READ = 1, 0, 2
 _LAST_NS = 2**63 - 1
 _LOG_SUFFIXES = frozenset({".log", ".txt", ".out", ".err"})
-_NO_SUM = "0" * 64
-"""Lines stand where a dump would; a log has no sum that anybody could check later."""
 
 
 def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None = None) -> int:
@@ -127,7 +125,6 @@ def digests_of_logs(directory: Path) -> list[CollectiveDigest]:
             seq=0,
             event_time_ns=0,
             log_path=str(last[rank]),
-            log_sha256=_NO_SUM,
         )
         for rank in told.ranks
     ]

@@ -4,7 +4,7 @@ Guarantees: files are found by pattern and followed over rotation and truncation
 a step is published once, by the rules of `paceline import steps`; one reading takes a bounded number of bytes. A log
 says less than the hook: mostly one rank speaks for all, and waiting is unknown unless timers are printed. Jobs are not
 published from logs; register them (`paceline jobs`). After a restart of the agent only what is written from then on
-counts.
+counts. What the watchdog says of operations that time out is a digest of its rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from agents.collectors.trainer_log_file import TrainerLogFile
     from agents.identity import AgentIdentity
     from agents.settings import AgentSettings
-    from schemas.steps import StepTiming
+    from agents.watchdog_digest import WatchdogLines
+    from schemas.steps import CollectiveDigest, StepTiming
 
 __all__ = ["TrainerLogCollector"]
 
@@ -45,6 +46,8 @@ class _Group:
     files: dict[str, TrainerLogFile] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     looked_ns: int | None = None
+    watchdog: dict[int, WatchdogLines] = field(default_factory=dict)
+    """By attempt of the job; the latest one only."""
 
 
 class TrainerLogCollector:
@@ -59,7 +62,7 @@ class TrainerLogCollector:
 
     def __init__(self, entries: Sequence[TrainerLog], identity: AgentIdentity) -> None:
         self.counters: Counter[str] = Counter()
-        """`steps` published, `without_time`, `repeats`, `foreign`, `restarts` and `extremes` of finished files."""
+        """`steps` and digests of the `watchdog` published, `without_time`, `repeats`, `foreign`, `restarts` and `extremes` of finished files."""
         self._identity = identity
         self._groups = [_Group(entry) for entry in entries]
         self._sequence = 0
@@ -95,6 +98,7 @@ class TrainerLogCollector:
         """
         failures: list[str] = []
         timings: list[StepTiming] = []
+        digests: list[CollectiveDigest] = []
         lines = 0
         for group in self._groups:
             self._look(group, now_ns, failures)
@@ -109,10 +113,11 @@ class TrainerLogCollector:
                     failures.append(f"{file.path} cannot be read: {error.strerror or error}")
                     continue
             timings += self._timings(group, file, now_ns)
+            digests += self._digests(group, file, now_ns)
         self._first += 1
         if failures and len(failures) >= len(followed):
             raise CollectorError(failures[0])
-        return Readings(records=tuple(timings))
+        return Readings(records=(*timings, *digests))
 
     def _look(self, group: _Group, now_ns: int, failures: list[str]) -> None:
         """Find files that are new, and let go of those that are gone."""
@@ -171,6 +176,41 @@ class TrainerLogCollector:
                 self._sequence += 1
                 self.counters["steps"] += 1
         return timings
+
+    def _digests(self, group: _Group, file: TrainerLogFile, now_ns: int) -> list[CollectiveDigest]:
+        """Of the ranks of which the watchdog has said something new."""
+        records = file.take_watchdog()
+        if not records:
+            return []
+        from agents.importers.step_lines import rank_in_name
+        from agents.watchdog_digest import WatchdogLines
+
+        own = group.entry.rank if group.entry.rank is not None else rank_in_name(file.path.name)
+        new: dict[tuple[int, int], WatchdogLines] = {}
+        for restarts, record in records:
+            epoch = group.entry.epoch + restarts
+            if epoch not in group.watchdog:
+                group.watchdog = {epoch: WatchdogLines()}
+            rank = group.watchdog[epoch].take(record, own)
+            if rank is not None:
+                new[epoch, rank] = group.watchdog[epoch]
+        found = []
+        for (epoch, rank), told in sorted(new.items(), key=lambda item: item[0]):
+            found.append(
+                told.digest(
+                    rank,
+                    job_id=group.entry.job_id,
+                    epoch=epoch,
+                    node_id=self._identity.node_id,
+                    agent_session=f"{self._identity.agent_session}-logs",
+                    seq=self._sequence,
+                    event_time_ns=now_ns,
+                    log_path=str(file.path),
+                )
+            )
+            self._sequence += 1
+            self.counters["watchdog"] += 1
+        return found
 
     def _rank(self, group: _Group, file: TrainerLogFile) -> int | None:
         """Whose the lines of a log are that name no rank: as told, its only one, its name's, else the next free one."""

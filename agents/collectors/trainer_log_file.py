@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from agents.collectors.log_follower import LogFollower
+from agents.decode.record import Record
 from agents.decode.steps import StepLogReader
+from agents.decode.text import without_ansi
+from agents.decode.watchdog_line import watchdog_record
 from agents.importers.step_lines import LoggedStep, Report, StepLines, WallClock
 
 __all__ = ["TrainerLogFile"]
@@ -22,6 +25,10 @@ _QUIET_NS = 2 * 10**9
 """Lines of one step are printed within milliseconds; buffers are flushed with them, or not at all."""
 
 _BELIEVED_NS = 600 * 10**9
+
+_WATCHDOG_WORDS = ("atchdog", "NCCL work")
+_MOST_WATCHDOG_LINES = 1024
+"""Of one reading; a rank says a few about each operation that times out."""
 
 _MOST_OLD_BYTES = 64 << 20
 """What a log holds is read for its restarts up to this size; a longer one is followed from its end."""
@@ -55,6 +62,7 @@ class TrainerLogFile:
         self.report = Report(files=1)
         self.tools: set[str] = set()
         """Frameworks that its lines have shown."""
+        self._watchdog: list[tuple[int, Record]] = []
         self._framework = framework
         size = 0 if is_new else path.stat().st_size
         self._gives_from = 0 if from_start else size
@@ -82,6 +90,15 @@ class TrainerLogFile:
         """Whether no step waits for further lines."""
         return not self._lines.steps
 
+    def take_watchdog(self) -> list[tuple[int, Record]]:
+        """What the watchdog said in lines that were written since this was asked last.
+
+        Returns:
+            How many restarts the log has shown before each line, and the line's record.
+        """
+        told, self._watchdog = self._watchdog, []
+        return told
+
     def read(self, now_ns: int) -> int:
         """Take what is new; how many lines that was.
 
@@ -94,6 +111,8 @@ class TrainerLogFile:
             self._clock.now_ns, self._clock.is_live = now_ns, is_live
             for text in line.text.split("\r"):
                 self._line_count += 1
+                if is_live and any(word in text for word in _WATCHDOG_WORDS):
+                    self._take_watchdog(text)
                 for record in self._reader.feed(self._line_count, text):
                     self._take(record, now_ns, line.position >= self._gives_from)
         return len(lines)
@@ -126,6 +145,12 @@ class TrainerLogFile:
     def close(self) -> None:
         """Let go of the file."""
         self._follower.close()
+
+    def _take_watchdog(self, text: str) -> None:
+        record = watchdog_record(without_ansi(text))
+        if record is not None and len(self._watchdog) < _MOST_WATCHDOG_LINES:
+            step = self._lines.current
+            self._watchdog.append((step.epoch if step is not None else 0, record))
 
     def _take(self, record: dict[str, Any], now_ns: int, is_given: bool) -> None:
         tool = record.get("tool")

@@ -1,7 +1,7 @@
 """The digests of a job that stands still, gathered until the hang can be judged.
 
-Guarantees: of a rank the newest digest counts; one from before the last progress tells of another moment and is dropped. Judged
-is when all ranks are in that can still write a dump, or when no digest has come for `quiet_ns`, or, without any, after
+Guarantees: of a rank the newest digest counts, and one of a dump before one of watchdog lines; one from before the last
+progress tells of another moment and is dropped. Judged is when all ranks are in that can still write a dump, or when no digest has come for `quiet_ns`, or, without any, after
 `deadline_ns`: then missing digests are missing dumps. What comes later is judged again, a few times at most. Digests are
 kept compressed, at most one a rank and `most_bytes` in all; they stand in no snapshot, and are read again after a
 restart. The order in which they come makes no difference. Who hangs is decided in `hang`.
@@ -16,6 +16,7 @@ import zstandard
 
 from schemas.steps import CollectiveDigest
 from streams.detectors.hang import judge
+from streams.detectors.hang_watchdog import is_watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,7 @@ _MOST_VERDICTS = 8
 
 
 class _Kept(NamedTuple):
+    is_dump: bool
     at_ns: int
     seq: int
     offset: int
@@ -88,9 +90,10 @@ class DigestGathering:
             is_again: it was taken before a restart, and comes only to fill the gathering.
         """
         known = self._kept.get(record.rank)
+        is_dump = not is_watchdog(record)
         if record.event_time_ns < self._forgotten_ns:
             return
-        if known is not None and (record.event_time_ns, record.seq) <= known[:2]:
+        if known is not None and (is_dump, record.event_time_ns, record.seq) <= known[:3]:
             return
         value = record.model_dump_json(exclude_none=True).encode()
         packed = zstandard.compress(value, 3)
@@ -99,7 +102,7 @@ class DigestGathering:
             self.refused += 1
             return
         self._bytes = size
-        self._kept[record.rank] = _Kept(record.event_time_ns, record.seq, offset, record.node_id, packed)
+        self._kept[record.rank] = _Kept(is_dump, record.event_time_ns, record.seq, offset, record.node_id, packed)
         if not is_again:
             self._newest_ns = max(self._newest_ns, record.event_time_ns)
             self._is_new = True
@@ -145,11 +148,11 @@ class DigestGathering:
         wait_ns = 0 if is_complete else thresholds.quiet_ns
         return max(suspected_ns, self._newest_ns + wait_ns)
 
-    def judge(self) -> HangVerdict:
-        """What the digests say."""
+    def judge(self, world_size: int | None = None) -> HangVerdict:
+        """What the digests say about a job of so many ranks, if that is known."""
         self._is_new = False
         self._verdicts += 1
-        return judge(self._records())
+        return judge(self._records(), world_size)
 
     def node_of(self, rank: int) -> str | None:
         """The node that a rank's digest came from."""

@@ -125,8 +125,7 @@ class LiveHang:
         return self._digests.due_ns(self._progress.suspected_ns, self._is_complete(roster), limits)
 
     def _is_complete(self, roster: JobRoster) -> bool:
-        world_size = roster.job.world_size if roster.job is not None else None
-        return self._digests.is_complete(world_size, self._progress)
+        return self._digests.is_complete(_world_size(roster), self._progress)
 
     def _suspected(self, limits: HangThresholds) -> Finding:
         progress = self._progress
@@ -154,7 +153,7 @@ class LiveHang:
 
     def _judged(self, at_ns: int, roster: JobRoster) -> Iterator[Finding]:
         digests = len(self._digests)
-        verdict = self._digests.judge()
+        verdict = self._digests.judge(_world_size(roster))
         kind, subject = _about(verdict, self._job_id, roster, self._digests)
         last = self._standing[-1]
         if (last.kind, last.subject) == (kind, subject):
@@ -213,6 +212,10 @@ def _clearing(finding: Finding, at_ns: int, why: str) -> Finding:
     return finding.model_copy(
         update={"state": "cleared", "event_time_ns": at_ns, "explanation": why, "values": {}, "evidence": ()}
     )
+
+
+def _world_size(roster: JobRoster) -> int | None:
+    return roster.job.world_size if roster.job is not None else None
 
 
 def _about(verdict: HangVerdict, job_id: str, roster: JobRoster, digests: DigestGathering) -> tuple[str, Subject]:

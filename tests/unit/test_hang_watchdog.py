@@ -40,7 +40,7 @@ def told(*lines: str) -> list[CollectiveDigest]:
         assert record is not None
         found.take(record)
     who: dict[str, Any] = {"job_id": "job", "epoch": 0, "node_id": "n", "agent_session": "s", "seq": 0}
-    return [found.digest(rank, **who, event_time_ns=5, log_path="a.log", log_sha256="0" * 64) for rank in found.ranks]
+    return [found.digest(rank, **who, event_time_ns=5, log_path="a.log") for rank in found.ranks]
 
 
 def judged(dumps: dict[int, dict[str, Any]], *lines: str, rank_count: int | None = None) -> HangVerdict:

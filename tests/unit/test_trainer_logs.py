@@ -18,7 +18,7 @@ from agents.identity import AgentIdentity
 from agents.importers.step_logs import step_log_records
 from agents.settings import AgentSettings, SettingsError, load
 from agents.trainer_log_settings import TrainerLog, TrainerLogError, parse_trainer_log
-from schemas.steps import StepTiming
+from schemas.steps import CollectiveDigest, StepTiming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -415,3 +415,41 @@ def test_following_says_of_recorded_logs_what_importing_says(tmp_path: Path) -> 
         assert sorted(map(repr, map(_facts, found))) == sorted(map(repr, expected)), sample.name
         compared += len(expected)
     assert compared > 0
+
+
+# --- Watchdogs ----------------------------------------------------------------------------------------------------
+
+
+def timed_out(head: str, seq: int, enqueued: int) -> str:
+    return (
+        f"{head} failure detected by watchdog at work sequence id: {seq} PG status: last enqueued work: {enqueued}, "
+        f"last completed work: {seq - 1}\n"
+    )
+
+
+def test_what_a_watchdog_says_is_a_digest_of_its_rank(tmp_path: Path) -> None:
+    log = tmp_path / "rank_5.log"
+    write(log, timed_out("[rank5]:[E x] [PG ID 0 PG GUID 0(default_pg) Rank 5]", 3, 3))
+    collector = TrainerLogCollector([parse_trainer_log(f"path={log} job=job-1 epoch=2")], IDENTITY)
+    assert collector.collect(T0).records == ()  # what it held before is an old failure
+    write(log, timed_out("\x1b[31m[rank5]:[E x] [PG ID 0 PG GUID 0(default_pg) Rank 5]", 9, 11))
+    write(log, timed_out("[E x] [PG ID 2 PG GUID 7(TP) Rank 1]", 4, 4))  # a rank of the group: the file says whose
+    (digest,) = collector.collect(T0 + S).records
+    assert isinstance(digest, CollectiveDigest)
+    assert (digest.job_id, digest.epoch, digest.rank, digest.event_time_ns) == ("job-1", 2, 5, T0 + S)
+    assert [(table["desc"], table["enqueued"], table["completed"]) for table in digest.groups] == [
+        ("default_pg", 11, 8),
+        ("TP", 4, 3),
+    ]
+    assert (digest.dump_path, digest.pending_total, collector.counters["watchdog"]) == (str(log), 4, 1)
+    assert collector.collect(T0 + 2 * S).records == ()
+
+
+def test_a_digest_from_a_log_tells_of_one_attempt(tmp_path: Path) -> None:
+    log = tmp_path / "all.log"
+    collector = TrainerLogCollector([parse_trainer_log(f"path={log} job=job-1")], IDENTITY)
+    collector.collect(T0)
+    write(log, megatron(7) + timed_out("[rank1]:[E x] [PG ID 0 PG GUID 0(default_pg) Rank 1]", 9, 9))
+    write(log, megatron(1) + timed_out("[rank2]:[E x] [PG ID 0 PG GUID 0(default_pg) Rank 2]", 4, 4))
+    found = [record for record in collector.collect(T0 + 20 * S).records if isinstance(record, CollectiveDigest)]
+    assert [(record.epoch, record.rank) for record in found] == [(0, 1), (1, 2)]
