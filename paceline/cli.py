@@ -12,10 +12,12 @@ from typing import Annotated, Optional
 
 import typer
 
+from paceline.act_command import act_app
 from paceline.broker_commands import broker_app
 from paceline.diagnose_commands import diagnose_app
 from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
+from paceline.policy_command import policy_app
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
 from paceline.review_commands import archive, diff, record, replay
 
@@ -28,11 +30,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(act_app, name="act")
 app.add_typer(broker_app, name="broker")
 app.add_typer(diagnose_app, name="diagnose")
 app.add_typer(import_app, name="import")
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(keys_app, name="keys")
+app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 for review_command in (record, archive, replay, diff):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REFERENCE_PREFIX = "reference data absent"
 EXPECTED_SKIPS = ("needs_docker", "needs_torch", "needs_gpu", "needs_kube", "needs_kmsg", "reference_data")
-SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "other")
+SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "needs_slurm", "other")
 DOCKER_IMAGE = "confluentinc/cp-kafka:7.9.0"
 DOCKER_START_S = 120
 BROKER_KINDS = ("docker", "apache", "embedded")
@@ -107,11 +107,19 @@ def _kube_lacks() -> str | None:
     return None
 
 
+@cache
+def _slurm_lacks() -> str | None:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "scontrol") if shutil.which(name, path=path) is None]
+    return f"no {', '.join(missing)} (Debian: munge slurmctld slurmd slurm-client)" if missing else None
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "needs_docker": _docker_lacks,
     "needs_torch": _torch_lacks,
     "needs_gpu": _gpu_lacks,
     "needs_kube": _kube_lacks,
+    "needs_slurm": _slurm_lacks,
 }
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from agents.actuators.hands import Hands, Judgement, State
     from agents.actuators.memory import ActuatorMemory, Remembered
-    from agents.actuators.permission import Permission
     from schemas.findings import Evidence
     from schemas.keyring import Keyring
 
@@ -68,7 +67,7 @@ class Actuator:
         settings: who it is.
         hands: what it acts with.
         memory: what it has done.
-        permission: what the policy lets it do.
+        permission: says for a time why the policy lets nothing be done then; None when it does.
         keyring: gives the ring that is trusted now.
         clock_ns: wall time, nanoseconds since the epoch.
         wait_s: waits some seconds, while the target's controller does not answer.
@@ -79,7 +78,7 @@ class Actuator:
         settings: ActuatorSettings,
         hands: Hands,
         memory: ActuatorMemory,
-        permission: Permission,
+        permission: Callable[[int], Refusal | None],
         keyring: Callable[[], Keyring],
         clock_ns: Callable[[], int],
         wait_s: Callable[[float], object],
@@ -187,7 +186,7 @@ class Actuator:
     def _not_now(self, command: Command) -> Refusal | None:
         """Why nothing may be begun at this moment."""
         now_ns = self._clock_ns()
-        refusal = check_term(command, now_ns) or self._permission.refusal(now_ns)
+        refusal = check_term(command, now_ns) or self._permission(now_ns)
         if refusal is not None:
             return refusal
         costly = self._memory.begun_since(now_ns - _HOUR_NS, COSTLY_KINDS)

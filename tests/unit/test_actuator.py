@@ -99,7 +99,7 @@ class Rig:
             ActuatorSettings("slurm-1", SITE, self.limits),
             wrap(self.hands),
             wrap(self.memory),
-            self.permission,
+            self.permission.refusal,
             lambda: RING,
             lambda: self.now_ns,
             self.waited.append,
@@ -389,7 +389,13 @@ def test_the_dry_run_says_what_would_be_done(tmp_path: Path) -> None:
     memory = ActuatorMemory(tmp_path / "d", "dry-run", at(-100))
     settings = ActuatorSettings("dry-run", SITE, modes=frozenset({"observe", "approve", "auto"}))
     dry = Actuator(
-        settings, DryRunHands(said.append), memory, rig.permission, lambda: RING, lambda: at(1), rig.waited.append
+        settings,
+        DryRunHands(said.append),
+        memory,
+        rig.permission.refusal,
+        lambda: RING,
+        lambda: at(1),
+        rig.waited.append,
     )
     rig.permission.take(PolicyHeartbeat(policy_version="1", site_id=SITE, event_time_ns=at(1)))
     wire = signed(command(mode="observe", kind="network_action"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
-MARKERS = ["needs_docker", "needs_torch", "needs_gpu", "needs_kube", "needs_broker", "needs_kafka"]
+MARKERS = ["needs_docker", "needs_torch", "needs_gpu", "needs_kube", "needs_broker", "needs_kafka", "needs_slurm"]
 
 
 def run_suite(folder: Path, tests: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ def test_skips_are_counted_by_what_they_needed(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert (
-        "skips: needs_docker=1 needs_torch=0 needs_gpu=0 needs_kube=0 needs_kmsg=0 reference_data=1 needs_kafka=0 other=0"
+        "skips: needs_docker=1 needs_torch=0 needs_gpu=0 needs_kube=0 needs_kmsg=0 reference_data=1 needs_kafka=0 needs_slurm=0 other=0"
     ) in done.stdout
 
 

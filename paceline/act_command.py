@@ -1,0 +1,140 @@
+"""`paceline act`: an actuator in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.hands import Hands
+
+__all__ = ["act_app"]
+
+act_app = typer.Typer(help="Carry out signed commands, each at most once.", no_args_is_help=True)
+
+_Bootstrap = Annotated[
+    str, typer.Option("--bootstrap", help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
+]
+_Site = Annotated[str, typer.Option(help="The site whose commands are taken.", envvar="PACELINE_SITE")]
+_Ring = Annotated[Path, typer.Option(help="The ring of trusted keys: paceline keys.", envvar="PACELINE_KEYRING")]
+_State = Annotated[
+    Path, typer.Option(help="Where the memory of commands is kept; it must outlive this process.", show_default=False)
+]
+_Id = Annotated[str, typer.Option(help="This actuator's name; one of a name runs at a time.")]
+_PerHour = Annotated[int, typer.Option(min=0, help="Acts within an hour that take a node, GPU or job from somebody.")]
+_Only = Annotated[list[str], typer.Option("--only", help="Touch only targets of this shell pattern; may be repeated.")]
+_Never = Annotated[list[str], typer.Option("--never", help="Never touch targets of it; may be repeated.")]
+_Announce = Annotated[bool, typer.Option(hidden=True)]
+
+
+@act_app.command("dry-run")
+def dry_run(
+    keyring: _Ring,
+    state_dir: _State,
+    bootstrap: _Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "dry-run",
+    announce: _Announce = False,
+) -> None:
+    """Say what would be done, as NDJSON, of commands in any mode; nothing is touched and no result is published."""
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.dry_run import DryRunHands
+    from agents.actuators.limits import LocalLimits
+
+    settings = ActuatorSettings(
+        actuator_id, site, LocalLimits(costly_per_hour=10**9), frozenset({"observe", "approve", "auto"})
+    )
+    raise typer.Exit(_run(bootstrap, settings, DryRunHands(_say), keyring, state_dir, announce, is_spoken=True))
+
+
+@act_app.command("slurm")
+def slurm(
+    keyring: _Ring,
+    state_dir: _State,
+    bootstrap: _Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "slurm",
+    costly_per_hour: _PerHour = 4,
+    only: _Only = [],  # noqa: B006 (typer reads it, nobody changes it)
+    never: _Never = [],  # noqa: B006
+    scontrol: Annotated[str, typer.Option(help="Slurm's program.")] = "scontrol",
+    short_names: Annotated[
+        bool, typer.Option("--short-names", help="Slurm knows nodes by what stands before the first dot.")
+    ] = False,
+    announce: _Announce = False,
+) -> None:
+    """Drain, resume and reboot Slurm's nodes, and requeue its jobs."""
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.limits import LocalLimits
+    from agents.actuators.scontrol import Scontrol
+    from agents.actuators.slurm import SlurmHands
+
+    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    hands = SlurmHands(Scontrol(scontrol), short_names)
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce))
+
+
+def _run(
+    bootstrap_servers: str,
+    settings: ActuatorSettings,
+    hands: Hands,
+    keyring: Path,
+    state_dir: Path,
+    announce: bool,
+    is_spoken: bool = False,
+) -> int:
+    """Run until told to stop; 2 when a setting does not hold, 1 when it cannot go on."""
+    from confluent_kafka import KafkaException
+
+    from agents.actuators.actuator import Actuator
+    from agents.actuators.keyring_file import KeyringFile
+    from agents.actuators.memory import ActuatorMemory, ActuatorMemoryError
+    from agents.actuators.permission import Permission
+    from agents.actuators.policy_feed import PolicyFeed, PolicyFeedError
+    from agents.actuators.service import KafkaOutlet, SpokenOutlet, run_actuator
+    from agents.publisher_settings import PublisherSettings
+    from paceline.agent_command import log_to_stderr
+    from schemas.key_files import KeyFileError
+
+    log_to_stderr()
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    client = {"bootstrap.servers": bootstrap_servers, "client.id": f"paceline-act-{settings.actuator_id}"}
+    try:
+        ring = KeyringFile(keyring)
+        memory = ActuatorMemory(state_dir / f"{settings.actuator_id}.sqlite", settings.actuator_id, time.time_ns())
+        feed = PolicyFeed(client, Permission(settings.site_id))
+    except (KeyFileError, ActuatorMemoryError, PolicyFeedError) as error:
+        typer.echo(f"paceline: {error}", err=True)
+        return 2
+    actuator = Actuator(settings, hands, memory, feed.refusal, ring.current, time.time_ns, stopped.wait)
+    publisher = PublisherSettings(bootstrap_servers, client_id=client["client.id"], linger_ms=5)
+    outlet = SpokenOutlet(_say, memory) if is_spoken else KafkaOutlet(publisher.producer_config(), memory)
+    try:
+        run_actuator(
+            client,
+            settings.actuator_id,
+            actuator,
+            outlet,
+            feed,
+            stopped,
+            (lambda: _say('{"ready":"act"}')) if announce else (lambda: None),
+        )
+    except (ActuatorMemoryError, KafkaException) as error:
+        typer.echo(f"paceline: {error}", err=True)
+        return 1
+    finally:
+        feed.close()
+        memory.close()
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,134 @@
+"""`paceline policy`: publishes a site's policy, and keeps the sign of life without which actuators do nothing.
+
+The clock is read here, for when a policy comes into force and for heartbeats.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agents.publisher import KafkaPublisher
+    from schemas.base import Record
+    from schemas.fleet import Policy
+
+__all__ = ["policy_app"]
+
+policy_app = typer.Typer(help="A site's policy on its topic.", no_args_is_help=True)
+
+_Bootstrap = Annotated[
+    str, typer.Option("--bootstrap", help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
+]
+_Site = Annotated[str, typer.Option(help="The site, where the file names none.", envvar="PACELINE_SITE")]
+_File = Annotated[Path, typer.Argument(help="TOML file: docs/policy.md.")]
+_DAY_S = 24 * 3600.0
+
+
+@policy_app.command("put")
+def put(file: _File, bootstrap: _Bootstrap = "localhost:9092", site: _Site = "default") -> None:
+    """Publish a policy once; it is in force from now unless the file says from when."""
+    policy, trouble = _read(file, site)
+    if policy is None:
+        _end_with(trouble)
+        return
+    publisher = _publisher(bootstrap)
+    try:
+        _end_with(_send(publisher, policy))
+    finally:
+        publisher.close()
+    typer.echo(f"policy {policy.policy_version} published", err=True)
+
+
+@policy_app.command("keep")
+def keep(
+    file: _File,
+    bootstrap: _Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    every: Annotated[float, typer.Option(min=1, max=30, help="Seconds between heartbeats.")] = 10.0,
+) -> None:
+    """Publish a policy, again whenever its file changes and daily, and heartbeats between; runs until stopped."""
+    policy, trouble = _read(file, site)
+    if policy is None:
+        _end_with(trouble)
+        return
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    publisher = _publisher(bootstrap)
+    try:
+        _keep(publisher, file, site, policy, every, stopped)
+    finally:
+        publisher.close()
+
+
+def _keep(
+    publisher: KafkaPublisher, file: Path, site: str, policy: Policy, every_s: float, stopped: threading.Event
+) -> None:
+    from schemas.fleet import PolicyHeartbeat
+
+    written_ns, said_s = _written_ns(file), float("-inf")
+    while True:
+        if _written_ns(file) != written_ns:
+            written_ns = _written_ns(file)
+            changed, trouble = _read(file, site)
+            if changed is None:
+                typer.echo(f"paceline: {trouble}; policy {policy.policy_version} stays in force", err=True)
+            else:
+                policy, said_s = changed, float("-inf")
+        if time.monotonic() - said_s > _DAY_S and _send(publisher, policy) is None:
+            said_s = time.monotonic()
+            typer.echo(f"policy {policy.policy_version} published", err=True)
+        beat = PolicyHeartbeat(
+            site_id=policy.site_id, policy_version=policy.policy_version, event_time_ns=time.time_ns()
+        )
+        silence = _send(publisher, beat)
+        if silence is not None:
+            typer.echo(f"paceline: {silence}", err=True)
+        if stopped.wait(every_s):
+            return
+
+
+def _read(file: Path, site: str) -> tuple[Policy | None, str]:
+    from streams.core.policy_file import load_policy
+
+    try:
+        policy = load_policy(file, site)
+    except ValueError as error:
+        return None, str(error)
+    if policy.effective_from_ns == 0:
+        policy = policy.model_copy(update={"effective_from_ns": time.time_ns()})
+    return policy, ""
+
+
+def _written_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _publisher(bootstrap_servers: str) -> KafkaPublisher:
+    from agents.publisher import KafkaPublisher, PublisherSettings
+
+    return KafkaPublisher(PublisherSettings(bootstrap_servers, client_id="paceline-policy", linger_ms=5))
+
+
+def _send(publisher: KafkaPublisher, record: Record) -> str | None:
+    """Publish a record; what kept it from arriving, else None."""
+    dropped = publisher.dropped
+    publisher.publish(record)
+    if publisher.flush(10.0) or publisher.dropped != dropped:
+        return "the brokers did not take it"
+    return None
+
+
+def _end_with(trouble: str | None) -> None:
+    if trouble is not None:
+        typer.echo(f"paceline: {trouble}", err=True)
+        raise typer.Exit(2)

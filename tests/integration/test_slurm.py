@@ -1,0 +1,331 @@
+"""Real Slurm: what an actuator does to it, what a second, forged, expired or replayed command does not, and whom it resumes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factories import SITE
+from signed_commands import RING, SIGNER, command, signed
+from slurm_cluster import SlurmCluster
+
+from agents.actuators.actuator import Actuator, ActuatorSettings
+from agents.actuators.limits import LocalLimits
+from agents.actuators.memory import ActuatorMemory
+from agents.actuators.scontrol import Scontrol
+from agents.actuators.slurm import SlurmHands
+from schemas.codec import decode, message
+from schemas.findings import Evidence
+from schemas.key_files import make_private_key, store_keyring
+from schemas.keyring import Keyring
+from schemas.remediation import ActionResult, Command, Target
+from streams.faust_roles.command_signer import CommandSigner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from deploy.brokers import Broker
+    from schemas.codec import Message
+
+pytestmark = pytest.mark.needs_slurm
+
+NODES = ("node-1", "node-2")
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmCluster]:
+    # Sockets have short names.
+    home = Path(tempfile.mkdtemp(prefix="slurm-"))
+    try:
+        with SlurmCluster(home, NODES) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def in_service(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test begins with nodes in service and without jobs."""
+    slurm: SlurmCluster = request.getfixturevalue("slurm")
+    yield
+    slurm.run("scancel", "--full", "-u", str(os.getuid()))
+    for node in NODES:
+        if slurm.state(node) != "IDLE":
+            slurm.run("scontrol", "cancel_reboot", node)
+            slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    slurm.until(lambda: all(slurm.state(node) == "IDLE" for node in NODES), "all nodes idle")
+
+
+class Rig:
+    """An actuator in this process, on a real cluster, with a log of what it told Slurm to change."""
+
+    def __init__(self, slurm: SlurmCluster, path: Path) -> None:
+        self.slurm, self.path = slurm, path
+        self.told: list[list[str]] = []
+        self.sent: list[ActionResult] = []
+        self.now_ns = time.time_ns()
+        self._offset = 0
+        self.start()
+
+    def start(self) -> None:
+        self.memory = ActuatorMemory(self.path, "slurm", self.now_ns - SECOND_NS)
+        self.actuator = Actuator(
+            ActuatorSettings("slurm", SITE, LocalLimits(costly_per_hour=50)),
+            SlurmHands(Scontrol(run=self._run)),
+            self.memory,
+            lambda _: None,
+            lambda: Keyring(keys=tuple(key.model_copy(update={"valid_from_ns": 0}) for key in RING.keys)),
+            lambda: self.now_ns,
+            time.sleep,
+        )
+
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        if arguments[1] != "show":
+            self.told.append(list(arguments[1:]))
+        return self.slurm.run(*arguments)
+
+    def order(self, number: int = 0, **fields: Any) -> Command:
+        fields.setdefault("decided_at_ns", self.now_ns)
+        fields.setdefault("expires_at_ns", self.now_ns + 600 * SECOND_NS)
+        return command(number=number, **fields)
+
+    def take(self, wire: Message, offset: int | None = None) -> str:
+        self._offset += 1
+        place = Evidence(topic="paceline.actions.v1", partition=0, offset=self._offset if offset is None else offset)
+        return self.actuator.on_message(wire.value, wire.headers, place)
+
+    def results(self) -> list[ActionResult]:
+        for number, result in self.memory.outbox():
+            self.sent.append(result)
+            self.memory.sent(number)
+        return self.sent
+
+
+@pytest.fixture
+def rig(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(slurm, tmp_path / "memory.sqlite")
+    yield rig
+    rig.memory.close()
+
+
+def test_a_command_drains_a_node_with_its_reason_and_a_second_delivery_changes_nothing(
+    rig: Rig, slurm: SlurmCluster
+) -> None:
+    order = rig.order(reason="Xid 79; the GPU has fallen off the bus (0000:1b:00)")
+    assert rig.take(signed(order), 7) == "applied"
+    after = slurm.node("node-1")
+    assert slurm.state("node-1") == "IDLE+DRAIN"
+    assert slurm.reason("node-1") == "paceline cmd-node-1-0: Xid 79; the GPU has fallen off the bus (0000:1b:00)"
+    assert rig.take(signed(order), 7) == "redelivered"
+    assert rig.take(signed(order), 8) == "reused_id"
+    assert len(rig.told) == 1
+    assert slurm.reason("node-1") in after
+    assert slurm.state("node-2") == "IDLE"
+
+
+def test_forged_expired_and_replayed_commands_are_refused_and_change_nothing(rig: Rig, slurm: SlurmCluster) -> None:
+    stranger = CommandSigner(make_private_key(rig.path.with_name("stranger.key")))
+    good = signed(rig.order(5))
+    cases: list[tuple[str, Message]] = [
+        ("unsigned", message(rig.order())),
+        ("unknown_key", signed(rig.order(key_id=stranger.key_id), stranger)),
+        ("bad_signature", replace(good, value=good.value.replace(b"node-1", b"node-2"))),
+        ("wrong_audience", signed(rig.order(audience="actuators/another"))),
+        ("from_the_future", signed(rig.order(decided_at_ns=rig.now_ns + 601 * SECOND_NS))),
+        ("expired", signed(rig.order(expires_at_ns=rig.now_ns - 1))),
+        ("before_memory", signed(rig.order(decided_at_ns=rig.now_ns - 90 * SECOND_NS))),
+    ]
+    assert [rig.take(wire) for _, wire in cases] == [word for word, _ in cases]
+    assert (rig.told, slurm.state("node-1"), slurm.state("node-2")) == ([], "IDLE", "IDLE")
+    assert rig.take(good) == "applied"
+    assert rig.take(signed(rig.order(4))) == "old_sequence"
+    assert [(result.code, result.outcome) for result in rig.results()] == [
+        *((word, "expired" if word == "expired" else "refused") for word, _ in cases),
+        (None, "applied"),
+        ("old_sequence", "refused"),
+    ]
+    assert len(rig.told) == 1
+
+
+def test_recovery_resumes_only_what_was_drained_from_here(rig: Rig, slurm: SlurmCluster) -> None:
+    slurm.told("scontrol", "update", "NodeName=node-2", "State=DRAIN", "Reason=fan exchange")
+    assert rig.take(signed(rig.order(0))) == "applied"
+    assert rig.take(signed(rig.order(0, node_id="node-2"))) == "already_so"
+    rig.memory.close()
+    rig.start()
+    assert rig.take(signed(rig.order(1, kind="uncordon_node", node_id="node-2"))) == "not_ours"
+    assert (slurm.state("node-2"), slurm.reason("node-2")) == ("IDLE+DRAIN", "fan exchange")
+    assert rig.take(signed(rig.order(1, kind="uncordon_node"))) == "applied"
+    slurm.until(lambda: slurm.state("node-1") == "IDLE", "node-1 is back")
+    assert rig.take(signed(rig.order(2, kind="uncordon_node"))) == "already_so"
+    assert [told[0] for told in rig.told] == ["update", "update"]
+
+
+def test_a_node_that_an_administrator_has_taken_over_is_left_to_them(rig: Rig, slurm: SlurmCluster) -> None:
+    assert rig.take(signed(rig.order(0))) == "applied"
+    slurm.told("scontrol", "update", "NodeName=node-1", "State=DRAIN", "Reason=I look at it")
+    for number, kind in enumerate(("uncordon_node", "reboot_node"), 1):
+        assert rig.take(signed(rig.order(number, kind=kind))) == "not_ours"
+    assert (slurm.state("node-1"), slurm.reason("node-1"), slurm.reboots()) == ("IDLE+DRAIN", "I look at it", [])
+
+
+def test_a_running_job_goes_on_while_its_node_drains_and_is_requeued_elsewhere(rig: Rig, slurm: SlurmCluster) -> None:
+    number = slurm.submit("-w", "node-1")
+    assert rig.take(signed(rig.order(0, kind="drain_node", when="after_checkpoint"))) == "applied"
+    assert slurm.state("node-1") == "ALLOCATED+DRAIN"
+    assert slurm.job(number, "JobState") == "RUNNING"
+    job = Target(level="job", job_id=number)
+    assert rig.take(signed(rig.order(0, kind="restart_job", target=job, command_id="cmd-requeue"))) == "applied"
+    assert slurm.job(number, "Restarts") == "1"
+    assert rig.take(signed(rig.order(1, kind="restart_job", target=job, command_id="cmd-again"))) == "already_so"
+    assert slurm.job(number, "Restarts") == "1"
+    held = slurm.submit("--no-requeue", "-w", "node-2")
+    owned = Target(level="job", job_id=held)
+    assert rig.take(signed(rig.order(0, kind="restart_job", target=owned, command_id="cmd-held"))) == "not_permitted"
+    assert slurm.job(held, "JobState") == "RUNNING"
+
+
+def test_a_drained_node_is_rebooted_once_and_stays_drained(rig: Rig, slurm: SlurmCluster) -> None:
+    before = len(slurm.reboots())
+    assert rig.take(signed(rig.order(0))) == "applied"
+    assert rig.take(signed(rig.order(1, kind="reboot_node")), 9) == "applied"
+    slurm.until(lambda: len(slurm.reboots()) == before + 1, "the reboot program ran")
+    assert rig.take(signed(rig.order(1, kind="reboot_node")), 9) == "redelivered"
+    assert rig.take(signed(rig.order(2, kind="reboot_node"))) == "already_so"
+    assert "DRAIN" in slurm.state("node-1")
+    assert slurm.reason("node-1").startswith("paceline cmd-node-1-0: reboot by cmd-node-1-1")
+    assert len(slurm.reboots()) == before + 1
+
+
+def test_what_slurm_does_not_know_is_told_as_failed(rig: Rig) -> None:
+    assert rig.take(signed(rig.order(node_id="node-9"))) == "act_failed"
+    job = Target(level="job", job_id="99999")
+    assert rig.take(signed(rig.order(kind="restart_job", target=job, command_id="cmd-job"))) == "act_failed"
+    assert [result.outcome for result in rig.results()] == ["failed", "failed"]
+    assert "not found" in rig.results()[0].reason
+
+
+def test_a_controller_that_comes_back_in_time_is_waited_for(rig: Rig, slurm: SlurmCluster) -> None:
+    slurm.end("slurmctld")
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            slurm.start_controller()
+
+    rig.actuator._wait_s = wait
+    assert rig.take(signed(rig.order())) == "applied"
+    assert waited == [1.0, 2.0]
+    assert "DRAIN" in slurm.state("node-1")
+
+
+@pytest.mark.needs_broker
+def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
+    slurm: SlurmCluster,
+    own_kafka: Broker,
+    run_paceline: Callable[..., subprocess.CompletedProcess[str]],
+    sender_to: Any,
+    read_topics: Any,
+    tmp_path: Path,
+) -> None:
+    servers = own_kafka.bootstrap_servers
+    if own_kafka.has_admin:
+        assert (
+            run_paceline(
+                "topics", "apply", "--bootstrap", servers, "--partitions", "4", "--replication", "1"
+            ).returncode
+            == 0
+        )
+    else:
+        from deploy.brokers.embedded import touch_topic
+        from schemas.topics import TOPICS
+
+        for topic in TOPICS:
+            touch_topic(servers, topic.name)
+    key, ring = tmp_path / "decisions.key", tmp_path / "ring.json"
+    signer = CommandSigner(make_private_key(key))
+    store_keyring(ring, Keyring().with_key(signer._key.public_key().public_bytes_raw(), "commands", "d", 0))
+    (tmp_path / "site.toml").write_text('mode = "auto"\n')
+    common = ["--bootstrap", servers, "--site", SITE]
+    keeper = start(["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common], slurm, tmp_path / "keeper")
+    options = ["act", "slurm", "--keyring", str(ring), "--state-dir", str(tmp_path / "state"), "--announce", *common]
+    actuator = start(options, slurm, tmp_path / "actuator-1")
+    try:
+        until(lambda: b'"ready"' in said(tmp_path / "actuator-1"), actuator, tmp_path / "actuator-1")
+        sender = sender_to(servers)
+        now_ns = time.time_ns()
+        times = {"decided_at_ns": now_ns, "expires_at_ns": now_ns + 600 * SECOND_NS, "key_id": signer.key_id}
+        first, second = command(0, **times), command(number=1, kind="uncordon_node", **times)
+
+        def publish(order: Command, who: CommandSigner | None = signer) -> None:
+            wire = signed(order, who) if who is not None else message(order)
+            sender.send(wire.topic, wire.key, wire.value, list(wire.headers))
+            sender.flush()
+
+        publish(command(0, command_id="cmd-forged", **{**times, "key_id": SIGNER.key_id}), SIGNER)
+        publish(first)
+        publish(first)
+        slurm.until(lambda: slurm.state("node-1") == "IDLE+DRAIN", "node-1 is drained")
+        until(lambda: len(results(read_topics, servers)) >= 3, actuator, tmp_path / "actuator-1")
+        actuator.send_signal(signal.SIGKILL)
+        actuator.wait(20)
+        publish(second)
+        actuator = start(options, slurm, tmp_path / "actuator-2")
+        slurm.until(lambda: slurm.state("node-1") == "IDLE", "node-1 is resumed by the next process", 90)
+        until(lambda: len(results(read_topics, servers)) >= 4, actuator, tmp_path / "actuator-2")
+        told = results(read_topics, servers)
+        assert [(r.command_id.split("-")[0], r.outcome, r.code) for r in told] == [
+            ("unverified", "refused", "unknown_key"),
+            ("cmd", "applied", None),
+            ("cmd", "refused", "reused_id"),
+            ("cmd", "applied", None),
+        ]
+        assert [result.command_id for result in told[1:]] == [first.command_id, first.command_id, second.command_id]
+    finally:
+        for process in (actuator, keeper):
+            process.terminate()
+            process.wait(30)
+    assert (actuator.returncode, keeper.returncode) == (0, 0)
+
+
+def results(read_topics: Any, servers: str) -> list[ActionResult]:
+    found = []
+    for got in read_topics(servers, "paceline.action-results.v1"):
+        record = decode(got.topic(), got.value())
+        assert isinstance(record, ActionResult)
+        found.append(record)
+    return sorted(found, key=lambda result: result.event_time_ns)
+
+
+def start(arguments: list[str], slurm: SlurmCluster, log: Path) -> subprocess.Popen[bytes]:
+    with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
+        return subprocess.Popen(
+            [sys.executable, "-m", "paceline", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=slurm.environment,
+        )
+
+
+def said(log: Path) -> bytes:
+    return log.with_suffix(".out").read_bytes() + log.with_suffix(".err").read_bytes()
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, timeout_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert process.poll() is None, said(log).decode(errors="replace")
+        assert time.monotonic() < deadline_s, said(log).decode(errors="replace")
+        time.sleep(0.2)

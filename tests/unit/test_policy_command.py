@@ -1,0 +1,144 @@
+"""`paceline policy` and the pieces of `paceline act` that need no broker: what is refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factories import SITE
+from signed_commands import RING, SIGNER
+from typer.testing import CliRunner
+
+from agents.actuators.keyring_file import KeyringFile
+from paceline import policy_command
+from paceline.cli import app
+from schemas.fleet import Policy, PolicyHeartbeat
+from schemas.key_files import KeyFileError, store_keyring
+from schemas.keyring import Keyring
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from schemas.base import Record
+
+
+class Brokers:
+    """Takes what is published, or does not."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.dropped = 0
+        self.is_away = False
+
+    def publish(self, record: Record) -> bool:
+        self.records.append(record)
+        return True
+
+    def flush(self, timeout_s: float) -> int:
+        return int(self.is_away)
+
+    def close(self) -> None:
+        pass
+
+
+class Turns(threading.Event):
+    """Stops after some turns, and does something in between."""
+
+    def __init__(self, *between: Any) -> None:
+        super().__init__()
+        self._between = list(between)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._between:
+            return True
+        self._between.pop(0)()
+        return False
+
+
+def keep(file: Path, brokers: Brokers, *between: Any) -> None:
+    policy, trouble = policy_command._read(file, SITE)
+    assert policy is not None, trouble
+    policy_command._keep(brokers, file, SITE, policy, 10.0, Turns(*between))  # type: ignore[arg-type]
+
+
+def rewritten(file: Path, text: str) -> Any:
+    def write() -> None:
+        before = file.stat().st_mtime_ns
+        file.write_text(text)
+        os.utime(file, ns=(before + 10**9, before + 10**9))
+
+    return write
+
+
+def policies(brokers: Brokers) -> list[Policy]:
+    return [record for record in brokers.records if isinstance(record, Policy)]
+
+
+def test_a_kept_policy_is_published_once_and_its_keeper_is_heard_every_turn(tmp_path: Path) -> None:
+    file, brokers = tmp_path / "night.toml", Brokers()
+    file.write_text('mode = "auto"')
+    keep(file, brokers, lambda: None, lambda: None)
+    [policy] = policies(brokers)
+    assert (policy.policy_version, policy.site_id, policy.mode) == ("night", SITE, "auto")
+    assert policy.effective_from_ns > 0
+    beats = [record for record in brokers.records if isinstance(record, PolicyHeartbeat)]
+    assert len(beats) == 3
+    assert brokers.records[0] is policy
+
+
+def test_a_changed_file_comes_into_force_and_a_broken_one_does_not(tmp_path: Path, capsys: Any) -> None:
+    file, brokers = tmp_path / "night.toml", Brokers()
+    file.write_text("")
+    keep(
+        file,
+        brokers,
+        rewritten(file, "kill_switch = true"),
+        rewritten(file, "kil_switch = false"),
+        lambda: None,
+    )
+    assert [policy.kill_switch for policy in policies(brokers)] == [False, True]
+    first, second = policies(brokers)
+    assert second.effective_from_ns > first.effective_from_ns
+    assert "no key kil_switch" in capsys.readouterr().err
+
+
+def test_a_policy_that_the_brokers_did_not_take_is_published_again(tmp_path: Path) -> None:
+    file, brokers = tmp_path / "night.toml", Brokers()
+    file.write_text("")
+    brokers.is_away = True
+    keep(file, brokers, lambda: setattr(brokers, "is_away", False), lambda: None)
+    assert len(policies(brokers)) == 2
+
+
+def test_a_file_that_is_no_policy_is_told_with_status_2(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('mode = "always"')
+    for command in ("put", "keep"):
+        result = CliRunner().invoke(app, ["policy", command, str(tmp_path / "a.toml")])
+        assert (result.exit_code, "mode" in result.stderr) == (2, True)
+
+
+def test_an_actuator_does_not_start_without_a_ring(tmp_path: Path) -> None:
+    arguments = ["act", "dry-run", "--keyring", str(tmp_path / "none.json"), "--state-dir", str(tmp_path / "state")]
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, "No such file" in result.stderr) == (2, True)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_ring_is_read_anew_when_it_changes_and_trusts_nobody_while_it_is_broken(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    with pytest.raises(KeyFileError):
+        KeyringFile(path)
+    store_keyring(path, RING)
+    ring = KeyringFile(path)
+    assert ring.current() == RING
+    revoked = RING.without_trust(SIGNER.key_id)
+    store_keyring(path, revoked)
+    assert ring.current() == revoked
+    path.write_text("{")
+    assert ring.current() == Keyring()
+    path.unlink()
+    assert ring.current() == Keyring()
+    store_keyring(path, RING)
+    assert ring.current() == RING
