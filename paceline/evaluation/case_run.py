@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from agents.simulation.benchmark import HELD_OUT_SEEDS, generate
+from agents.simulation.errors import ScenarioError
 from paceline.evaluation.ablation import policy_without, record_without
 from paceline.evaluation.alerts import Heard
 from paceline.evaluation.baselines import BASELINES, Baselines
 from paceline.evaluation.matching import grace_ns, judge
 from paceline.evaluation.outcome import Cost, about, outcome_of
 from paceline.evaluation.places import describe
+from paceline.evaluation.whole_steps import closed_steps
 from schemas.findings import Finding
 from schemas.remediation import Command, Decision, Incident
 from schemas.steps import StepTiming
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from paceline.evaluation.alerts import Alert, SaidCommand
     from paceline.evaluation.outcome import CaseOutcome
     from schemas.base import Record
+    from streams.core.step_join import ClosedStep
 
 __all__ = ["ENGINE", "EngineDetector", "StepClock", "run_case"]
 
@@ -53,8 +56,8 @@ class StepClock:
     def __init__(self) -> None:
         self._ends: dict[str, dict[int, int]] = defaultdict(dict)
 
-    def take(self, timing: StepTiming) -> None:
-        """Note one node's end of a step."""
+    def take(self, timing: StepTiming | ClosedStep) -> None:
+        """Note one node's end of a step, or the end of a whole one."""
         ends = self._ends[timing.job_id]
         if timing.event_time_ns > ends.get(timing.step, 0):
             ends[timing.step] = timing.event_time_ns
@@ -120,6 +123,12 @@ class EngineDetector:
             self._give(self._pipeline.on_record(record, position))
             self._listen(0)
 
+    def take_whole(self, step: ClosedStep) -> None:
+        """Take a whole step, at the time at which it ended."""
+        self._now_ns = step.event_time_ns
+        self._give(self._pipeline.on_whole_step(step))
+        self._listen(0)
+
     def finish(self) -> None:
         """The input has ended: what would have been said when its time had settled is said then."""
         self._give(self._pipeline.flush())
@@ -170,13 +179,35 @@ def run_case(
         without: parts of the engine to take away.
 
     Returns:
-        One outcome per detector, the engine's first.
+        One outcome per detector, the engine's first; of a case of whole steps the engine's alone.
 
     Raises:
         ScenarioError: the case contradicts itself.
     """
     with _collector_off():
+        if case.form == "whole_steps":
+            return [_run_whole_steps(case, seed, without)]
         return _run_case(case, seed, baselines, without)
+
+
+def _run_whole_steps(case: BenchmarkCase, seed: int, without: frozenset[str]) -> CaseOutcome:
+    """A fault-free case without messages: every alert is false, and there is no truth to find."""
+    if case.has_truth:
+        raise ScenarioError(f"case {case.case_id}: whole steps are for runs without a fault")
+    run = generate(case, seed)
+    clock, engine = StepClock(), EngineDetector(without)
+    engine.take([(case.start_ns, record) for record in run.registrations()])
+    cpu_s, last_ns = 0.0, case.start_ns
+    for step in closed_steps(run.whole_steps()):
+        begin = time.process_time()
+        engine.take_whole(step)
+        cpu_s += time.process_time() - begin
+        clock.take(step)
+        last_ns = step.event_time_ns
+    engine.finish()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    judged = _Judge(case, seed, (), clock, (last_ns - case.start_ns) / 1e9)
+    return judged.outcome(ENGINE, engine.heard, Cost(cpu_s, peak), engine.verdict_sha256)
 
 
 @contextmanager

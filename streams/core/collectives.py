@@ -27,6 +27,8 @@ __all__ = [
     "instances",
     "integers",
     "known_numbers",
+    "meetings_of",
+    "numbered",
     "shortest_us",
     "transfers",
 ]
@@ -101,11 +103,18 @@ def fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Co
 def _by_instance(collective: Collective) -> _Meetings:
     unknown = np.isnan(collective.duration_us)
     if not unknown.any():
-        return collective.meetings or _meetings(collective.instance, np.flatnonzero(collective.instance >= 0))
-    return _meetings(collective.instance, np.flatnonzero(~unknown & (collective.instance >= 0)))
+        return collective.meetings or meetings_of(collective.instance)
+    return meetings_of(collective.instance, ~unknown)
 
 
-def _meetings(instance: NDArray[np.int64], positions: NDArray[np.int64]) -> _Meetings:
+def meetings_of(instance: NDArray[np.int64], known: NDArray[np.bool_] | None = None) -> _Meetings:
+    """Ranks by communicator.
+
+    Args:
+        instance: number of each rank's communicator; -1 for a rank in none.
+        known: whose duration is known; all where it is null.
+    """
+    positions = np.flatnonzero(instance >= 0 if known is None else known & (instance >= 0))
     order = positions[np.argsort(instance[positions], kind="stable")]
     begins = np.ones(order.size, dtype=np.bool_)
     begins[1:] = np.diff(instance[order]) != 0
@@ -160,8 +169,8 @@ class CollectiveJoin:
     def _of_columns(self, group: str, columns: list[Any]) -> tuple[NDArray[np.int64], tuple[str, ...], _Meetings]:
         known = self._numbered.get(group)
         if known is None or known[0] != columns:
-            instance, names = _numbered(list(chain.from_iterable(columns)))
-            meetings = _meetings(instance, np.flatnonzero(instance >= 0))
+            instance, names = numbered(list(chain.from_iterable(columns)))
+            meetings = meetings_of(instance)
             known = self._numbered[group] = (columns, instance, names, meetings)
         return known[1:]
 
@@ -180,12 +189,12 @@ def known_numbers(columns: Sequence[Sequence[int | None]]) -> NDArray[np.float64
     return np.array(list(chain.from_iterable(columns)), dtype=np.float64) if whole is None else whole.astype(np.float64)
 
 
-def _numbered(names: Sequence[int | str | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def numbered(names: Sequence[int | str | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Number of each name among the sorted ones, -1 for none, and those."""
     distinct = set(names) - {None}
     numbers = {name: number for number, name in enumerate(sorted({str(name) for name in distinct}))}
-    numbered: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
-    return np.fromiter(map(numbered.__getitem__, names), dtype=np.int64, count=len(names)), tuple(numbers)
+    number_of: dict[Any, int] = {name: numbers[str(name)] for name in distinct} | {None: -1}
+    return np.fromiter(map(number_of.__getitem__, names), dtype=np.int64, count=len(names)), tuple(numbers)
 
 
 def _of_uneven(group: str, timings: Sequence[StepTiming], first: NDArray[np.int64] | slice) -> Collective:
@@ -213,7 +222,7 @@ def _of_uneven(group: str, timings: Sequence[StepTiming], first: NDArray[np.int6
         else:
             durations.extend(_sums([collective.duration_us for collective in matching]))
         names.extend(instance if instance is not None else [0] * count)
-    instance_of, distinct = _numbered(names)
+    instance_of, distinct = numbered(names)
     duration = np.array(durations, dtype=np.float64)
     return Collective(group, instance_of[first], duration[first], distinct, op)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from schemas.steps import StepTiming
 
-__all__ = ["ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances"]
+__all__ = ["STEP_COLUMNS", "ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances"]
 
-_COLUMNS = (
+STEP_COLUMNS = (
     "step_us",
     "own_us",
     "compute_us",
@@ -63,7 +63,7 @@ class StepJoinConfig:
     remembered_steps: int = 256
 
 
-_COLUMN_OF = {name: attrgetter(name) for name in _COLUMNS}
+_COLUMN_OF = {name: attrgetter(name) for name in STEP_COLUMNS}
 _RANKS = attrgetter("rank")
 _ORDER = attrgetter("node_id", "agent_session", "seq")
 
@@ -251,7 +251,7 @@ class StepJoin:
         if not (np.diff(rank) > 0).all():
             rank, first = np.unique(rank, return_index=True)
             nodes = tuple(map(nodes.__getitem__, first.tolist()))
-        columns = {name: _column(timings, name)[first] for name in _COLUMNS}
+        columns = {name: _column(timings, name)[first] for name in STEP_COLUMNS}
         collectives = self._collectives.of(timings, first)
         _fill_own(columns)
         fill_wait(columns, collectives)

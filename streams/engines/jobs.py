@@ -133,6 +133,15 @@ class JobsEngine:
         outputs += self._look_at_hang(record.job_id, record.epoch, position)
         return outputs + self._mark()
 
+    def on_whole_step(self, step: ClosedStep) -> list[Record]:
+        """Take a step that is joined already, in place of its reports: steps of one job come in order.
+
+        What reports alone tell is left out: late and missing ones, and progress, so nothing is said of hangs.
+        """
+        state = self._state(step.job_id, step.epoch)
+        self._clock.observe(step.job_id, step.event_time_ns)
+        return self._judge(state, step, self._roster.job(step.job_id, step.epoch)) + self._mark()
+
     def take_late(self) -> list[tuple[Record, Position]]:
         """Records for steps that were closed already; the caller publishes them as late."""
         late, self._late = self._late, []

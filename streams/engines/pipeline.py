@@ -27,6 +27,7 @@ from streams.engines.telemetry import TelemetryEngine
 if TYPE_CHECKING:
     from schemas.base import Record
     from streams.core.position import Position
+    from streams.core.step_join import ClosedStep
 
 __all__ = ["Pipeline"]
 
@@ -86,6 +87,11 @@ class Pipeline:
         else:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
+        return self._ordered.release()
+
+    def on_whole_step(self, step: ClosedStep) -> list[Record]:
+        """Take a step that is joined already, past the join, and return what is now settled; see `JobsEngine`."""
+        self._publish(self._jobs_of(0).on_whole_step(step))
         return self._ordered.release()
 
     def flush(self) -> list[Record]:

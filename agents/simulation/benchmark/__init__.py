@@ -26,6 +26,7 @@ from agents.simulation.benchmark.case import (
 from agents.simulation.benchmark.catalogue import HELD_OUT_SEEDS, SUITES, TUNING_SEEDS, cases
 from agents.simulation.benchmark.labels import CAUSE_CLASSES, NODE_COSTING_KINDS, Place, Truth
 from agents.simulation.benchmark.run import GeneratedRun, generate
+from agents.simulation.benchmark.whole_steps import Membership, WholeStep
 
 __all__ = [
     "CAUSE_CLASSES",
@@ -39,11 +40,13 @@ __all__ = [
     "FleetPlan",
     "GeneratedRun",
     "JobPlan",
+    "Membership",
     "NoisePlan",
     "PhasePlan",
     "Place",
     "SamplingPlan",
     "Truth",
+    "WholeStep",
     "cases",
     "generate",
 ]

@@ -260,7 +260,8 @@ class FaultPlan:
 class BenchmarkCase:
     """One case of the benchmark; with a seed it is a stream of records and its truth.
 
-    `case_id` is `scenario/variant/ranks`. `steps` are of every job. `expect` says in words what is right.
+    `case_id` is `scenario/variant/ranks`. `steps` are of every job. `expect` says in words what is right. In the form
+    `whole_steps` the steps of the first job are given as arrays and nothing else is published: for fault-free runs at scale.
     """
 
     case_id: str
@@ -275,6 +276,7 @@ class BenchmarkCase:
     sampling: SamplingPlan = SamplingPlan()
     delivery: DeliveryPlan = DeliveryPlan()
     level: Literal["L1", "L2"] = "L1"
+    form: Literal["records", "whole_steps"] = "records"
     start_ns: int = 1_767_225_600_000_000_000
     expect: str = ""
     tags: dict[str, float | str] = field(default_factory=dict, hash=False, compare=False)

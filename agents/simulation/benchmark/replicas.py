@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agents.simulation.benchmark.case import (
     BenchmarkCase,
@@ -219,36 +219,44 @@ def resihp_cases(seeds: Sequence[int]) -> Pairs:
 
 
 def soak_cases(seeds: Sequence[int]) -> Pairs:
-    """Fault-free, closed form: 4,096 and 16,384 ranks, steps of 10 s; `gpu_days` of each is a tag."""
+    """Fault-free, closed form, 4,096 and 16,384 ranks in turn, steps of 10 s; `gpu_days` of each is a tag.
+
+    Each seed has a long run of whole steps, about 3,034 GPU-days, so that ten seeds have 30,000; and a short one with every
+    message, device counters and look-alikes with them, about 284 GPU-days.
+    """
     pairs: Pairs = []
-    for seed in seeds:
-        for nodes, steps in ((512, 600), (2048, 150)):
-            gpu_days = nodes * 8 * steps * 10.0 / 86_400
-            job = JobPlan(
-                "job-0",
-                nodes,
-                tensor=8,
-                pipeline=8,
-                microbatches=24,
-                step_s=10.0,
-                phases=PhasePlan(checkpoint_every=100),
-            )
-            case = BenchmarkCase(
-                case_id=f"soak/{steps}-steps/{8 * nodes}",
-                suite="soak",
-                scenario="soak",
-                fleet=FleetPlan(nodes=nodes, shape="lingjun"),
-                jobs=(job,),
-                steps=steps,
-                look_alikes=PRELUDE,
-                noise=NoisePlan(gc_every_steps=4000),
-                sampling=SamplingPlan(gpu_s=30.0, fabric_s=60.0, switch_s=60.0, heartbeat_s=15.0, progress_s=15.0),
-                level="L2",
-                expect="nothing",
-                tags={"gpu_days": round(gpu_days, 1)},
-            )
-            pairs.append((case, seed))
+    for number, seed in enumerate(seeds):
+        nodes, steps, told_steps = ((2048, 1600, 150), (512, 6400, 600))[number % 2]
+        pairs.append((_soak_case(nodes, steps, "whole_steps"), seed))
+        pairs.append((_soak_case(nodes, told_steps, "records"), seed))
     return pairs
+
+
+def _soak_case(nodes: int, steps: int, form: Literal["records", "whole_steps"]) -> BenchmarkCase:
+    job = JobPlan(
+        "job-0",
+        nodes,
+        tensor=8,
+        pipeline=8,
+        microbatches=24,
+        step_s=10.0,
+        phases=PhasePlan(checkpoint_every=100),
+    )
+    return BenchmarkCase(
+        case_id=f"soak/{steps}-{form.replace('_', '-')}/{8 * nodes}",
+        suite="soak",
+        scenario="soak",
+        fleet=FleetPlan(nodes=nodes, shape="lingjun"),
+        jobs=(job,),
+        steps=steps,
+        look_alikes=PRELUDE,
+        noise=NoisePlan(gc_every_steps=4000),
+        sampling=SamplingPlan(gpu_s=30.0, fabric_s=60.0, switch_s=60.0, heartbeat_s=15.0, progress_s=15.0),
+        level="L2",
+        form=form,
+        expect="nothing",
+        tags={"gpu_days": round(nodes * 8 * steps * 10.0 / 86_400, 1)},
+    )
 
 
 _QUIET = NoisePlan(

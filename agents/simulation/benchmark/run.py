@@ -27,6 +27,7 @@ from agents.simulation.benchmark.registry import job_record, placement_records
 from agents.simulation.benchmark.step_records import SegmentRecords, missing_ranks
 from agents.simulation.benchmark.truths import Timeline, truths_of
 from agents.simulation.benchmark.way import Sent, arrivals
+from agents.simulation.benchmark.whole_steps import whole_steps
 from agents.simulation.errors import ScenarioError
 from agents.simulation.noise import Noise
 from schemas.events import KernelEvent
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from agents.simulation.benchmark.case import BenchmarkCase
     from agents.simulation.benchmark.labels import Truth
+    from agents.simulation.benchmark.whole_steps import WholeStep
     from schemas.base import Record
 
 __all__ = ["GeneratedRun", "generate"]
@@ -87,6 +89,20 @@ class GeneratedRun:
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """(arrival_ns, record) by arrival."""
         return arrivals(self._sent(), self.case.delivery, self._noise)
+
+    def registrations(self) -> Iterator[Record]:
+        """Nodes, jobs and where the ranks run, as registered before the first step."""
+        layout, from_ns = self._layout, self.case.start_ns - _BEFORE_NS
+        for machine in layout.inventory.machines:
+            if machine.generation == 0:
+                yield layout.inventory.node_record(machine, from_ns)
+        for segments in layout.segments:
+            yield job_record(self.case, segments[0], from_ns)
+            yield from placement_records(segments[0], layout.inventory, from_ns)
+
+    def whole_steps(self, job: int = 0) -> Iterator[WholeStep]:
+        """The steps of a job as arrays, without messages: nothing of the run is kept but the block at hand."""
+        return whole_steps(self.case, self._layout.inventory, self._steps(job).blocks())
 
     def published(self) -> Iterator[tuple[int, Record]]:
         """(published_ns, record), before delivery."""
@@ -273,16 +289,9 @@ class _Drafts:
         return Draft(at_ns, "", "jobs", record, {})
 
     def _beginning(self) -> Iterator[Draft]:
-        start_ns, inventory = self._case.start_ns, self._layout.inventory
-        from_ns = start_ns - _BEFORE_NS
-        for machine in inventory.machines:
-            if machine.generation == 0:
-                yield self._registration(-_BEFORE_NS, inventory.node_record(machine, from_ns))
-        for segments in self._layout.segments:
-            yield self._registration(-_BEFORE_NS, job_record(self._case, segments[0], from_ns))
-            for record in placement_records(segments[0], inventory, from_ns):
-                yield self._registration(-_BEFORE_NS, record)
-        for index in range(len(inventory.machines)):
+        for record in self._run.registrations():
+            yield self._registration(-_BEFORE_NS, record)
+        for index in range(len(self._layout.inventory.machines)):
             if self._lifetimes.from_us[index] == 0:
                 yield self._frames.status(index, 0.0, "start")
 

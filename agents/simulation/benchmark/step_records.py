@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from agents.simulation.benchmark.layout import Segment
     from agents.simulation.noise import Noise
 
-__all__ = ["SegmentRecords", "missing_ranks", "tokens_per_replica"]
+__all__ = ["OPERATIONS", "SegmentRecords", "missing_ranks", "step_columns", "tokens_per_replica", "told_groups"]
 
-_OPERATIONS = {"tp": "all_reduce", "ep": "all_to_all", "pp": "send_recv", "dp": "all_reduce", "mp": "all_reduce"}
+OPERATIONS = {"tp": "all_reduce", "ep": "all_to_all", "pp": "send_recv", "dp": "all_reduce", "mp": "all_reduce"}
 _PROGRESS_DELAY_NS = 2_000_000
 
 
@@ -50,6 +50,46 @@ def missing_ranks(segment: Segment, inventory: Inventory, noise: Noise, spared: 
     return frozenset(order[: max(1, round(share * segment.world))])
 
 
+def step_columns(case: BenchmarkCase, segment: Segment, block: StepBlock) -> dict[str, NDArray[Any]]:
+    """What the ranks report of a block's steps, by the field of a step timing, shape (steps, ranks)."""
+    plan = segment.plan
+    forward, backward = block.columns["forward"], block.columns["backward"]
+    own = block.own_us
+    wait = block.wait_us
+    if plan.tensor > 1 and plan.tensor_view != "separated":
+        # The sync of every layer is inside the passes: all members show the group's time.
+        folded = block.collectives["tp"]
+        total = np.maximum(forward + backward, 1)
+        forward = forward + folded * forward // total
+        backward = block.columns["backward"] + folded - (forward - block.columns["forward"])
+        own, wait = own + folded, wait - folded
+    per_replica = tokens_per_replica(case, segment)
+    tokens = np.full((len(block.steps), segment.world), per_replica, dtype=np.int64)
+    columns: dict[str, NDArray[Any]] = {
+        "step_us": block.step_us,
+        "compute_us": forward + backward + block.columns["optimizer"],
+        "forward_us": forward,
+        "backward_us": backward,
+        "optimizer_us": block.columns["optimizer"],
+        "host_us": block.columns["host"],
+        "data_us": block.columns["data"],
+        "wait_us": wait,
+        "tokens": tokens if block.load is None else np.rint(tokens * block.load).astype(np.int64),
+    }
+    if plan.own_time_reported:
+        columns["own_us"] = own
+    if block.squares is not None and plan.lengths_reported:
+        per_microbatch = per_replica / plan.microbatches
+        squares = np.rint(block.squares * per_microbatch**2).astype(np.int64)
+        columns["sum_squared_lengths"] = np.broadcast_to(squares[:, None, :, None], (len(block.steps), *segment.shape))
+    return {name: values.reshape(len(block.steps), segment.world) for name, values in columns.items()}
+
+
+def told_groups(segment: Segment) -> tuple[str, ...]:
+    """Kinds of communicators whose times the ranks report."""
+    return tuple(name for name in segment.instances if name != "tp" or segment.plan.tensor_view != "folded")
+
+
 class SegmentRecords:
     """Makes the records of one segment of a job."""
 
@@ -66,12 +106,11 @@ class SegmentRecords:
         self._clocks, self._noise, self._missing = clocks, noise, missing
         width = segment.gpus_per_node
         self._ranks = [tuple(range(place * width, (place + 1) * width)) for place in range(len(segment.nodes))]
-        self._tokens = tokens_per_replica(case, segment)
         instances = {name: rows(number.reshape(-1, width)) for name, number in segment.instances.items()}
-        self._recorded = [name for name in instances if name != "tp" or segment.plan.tensor_view != "folded"]
+        self._recorded = told_groups(segment)
         self._collectives = {
             name: [
-                CollectiveTiming(group=name, op=_OPERATIONS[name], instance=row, duration_us=(0,) * width)
+                CollectiveTiming(group=name, op=OPERATIONS[name], instance=row, duration_us=(0,) * width)
                 for row in instances[name]
             ]
             for name in self._recorded
@@ -97,7 +136,10 @@ class SegmentRecords:
         segment, width = self._segment, self._segment.gpus_per_node
         plan, nodes = segment.plan, len(segment.nodes)
         count = len(block.steps) - block.stands
-        columns = {name: rows(values.reshape(-1, nodes, width)) for name, values in self._columns(block).items()}
+        columns = {
+            name: rows(values.reshape(-1, nodes, width))
+            for name, values in step_columns(self._case, segment, block).items()
+        }
         collectives = {name: rows(block.collectives[name].reshape(-1, nodes, width)) for name in self._recorded}
         machine_keys = self._inventory.machine_keys[list(segment.nodes)]
         delays = (1e6 + 10e6 * self._noise.uniform_steps("report-delay", machine_keys, block.steps)).astype(np.int64)
@@ -120,45 +162,6 @@ class SegmentRecords:
                     if not fields["rank"]:
                         continue
                 yield Draft(publish_ns[place][node], publishers[node], "step-timings", self._timings[node], fields)
-
-    def _columns(self, block: StepBlock) -> dict[str, NDArray[Any]]:
-        segment, plan = self._segment, self._segment.plan
-        forward, backward = block.columns["forward"], block.columns["backward"]
-        own = block.own_us
-        wait = block.wait_us
-        if plan.tensor > 1 and plan.tensor_view != "separated":
-            # The sync of every layer is inside the passes: all members show the group's time.
-            folded = block.collectives["tp"]
-            total = np.maximum(forward + backward, 1)
-            forward = forward + folded * forward // total
-            backward = block.columns["backward"] + folded - (forward - block.columns["forward"])
-            own, wait = own + folded, wait - folded
-        columns: dict[str, NDArray[Any]] = {
-            "step_us": block.step_us,
-            "compute_us": forward + backward + block.columns["optimizer"],
-            "forward_us": forward,
-            "backward_us": backward,
-            "optimizer_us": block.columns["optimizer"],
-            "host_us": block.columns["host"],
-            "data_us": block.columns["data"],
-            "wait_us": wait,
-            "tokens": self._tokens_of(block),
-        }
-        if plan.own_time_reported:
-            columns["own_us"] = own
-        if block.squares is not None and plan.lengths_reported:
-            per_microbatch = self._tokens / plan.microbatches
-            squares = np.rint(block.squares * per_microbatch**2).astype(np.int64)
-            columns["sum_squared_lengths"] = self._spread(squares)
-        return {name: values.reshape(len(block.steps), segment.world) for name, values in columns.items()}
-
-    def _tokens_of(self, block: StepBlock) -> NDArray[np.int64]:
-        tokens = np.full((len(block.steps), self._segment.world), self._tokens, dtype=np.int64)
-        return tokens if block.load is None else np.rint(tokens * block.load).astype(np.int64)
-
-    def _spread(self, per_replica: NDArray[np.int64]) -> NDArray[np.int64]:
-        shape = (len(per_replica), *self._segment.shape)
-        return np.broadcast_to(per_replica[:, None, :, None], shape)
 
     def _without_missing(self, node: int, fields: dict[str, Any]) -> dict[str, Any]:
         ranks = self._ranks[node]
