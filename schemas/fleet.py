@@ -49,7 +49,8 @@ class Layout(Record):
 class Job(Record):
     """A job: what it computes, how it is laid out, and what its owner expects of it.
 
-    `reporting_ranks` is how many ranks send timings; null means all of `world_size`. `mfu_target` and thresholds are
+    `reporting_ranks` is how many ranks send timings; null means all of `world_size`. `step_timings` false is a job without
+    the trainer hook: none of them does, and its nodes are compared by their devices' counters instead. `mfu_target` and thresholds are
     ratios (0.4 is 40 %). `peak_tflops` overrides the table of parts.
     """
 
@@ -61,6 +62,7 @@ class Job(Record):
     state: Literal["running", "ended"] = "running"
     world_size: int = Field(ge=1)
     reporting_ranks: int | None = Field(default=None, ge=1)
+    step_timings: bool = True
     model: Model | None = None
     layout: Layout = Layout()
     workload: Literal["training", "forward_only", "inference"] = "training"

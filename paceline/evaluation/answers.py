@@ -22,6 +22,9 @@ CLASSES_OF_INCIDENT: dict[str, tuple[str, ...]] = {
     "data": ("data",),
     "compute": ("compute",),
     "gpu_lost": ("gpu_error",),
+    # Of jobs without step timings: a GPU that stands still alone, a machine that is not heard any more.
+    "gpu_stalled": ("gpu_error",),
+    "node_lost": ("machine",),
     "gpu_memory": ("gpu_memory",),
     "row_remap_pending": ("gpu_memory",),
     # The catalogue's word for a code; which part it is of stands in the code alone.

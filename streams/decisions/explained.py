@@ -33,6 +33,15 @@ class Explained:
         component = self._component_of.pop(finding_id, None)
         return component if component is not None and component not in self._component_of.values() else None
 
+    @property
+    def components(self) -> frozenset[str]:
+        """Components that explain a standing finding."""
+        return frozenset(self._component_of.values())
+
+    def rename(self, component: str, to: str) -> None:
+        """A component goes on under another name."""
+        self._component_of = {name: to if of == component else of for name, of in self._component_of.items()}
+
     def snapshot(self) -> dict[str, str]:
         """Plain data that `restore` takes."""
         return dict(sorted(self._component_of.items()))

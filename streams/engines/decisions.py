@@ -52,7 +52,9 @@ _TAKEN_NS = 6 * 3_600_000_000_000
 
 _TAKEN_CHECK = 1024
 
-_WITHOUT_DEVICE_REASON = frozenset({"compute", "clock", "host", "data", "hang_rank", "hang_device"})
+_WITHOUT_DEVICE_REASON = frozenset(
+    {"compute", "clock", "host", "data", "hang_rank", "hang_device", "gpu_stalled", "node_lost"}
+)
 """Classes that a device's own word outranks."""
 
 _HEAT_SPAN_NS = 600_000_000_000
@@ -200,7 +202,8 @@ class DecisionsEngine:
         else:
             remedy = None
         component = self._names.component(finding.subject)
-        self._untimed_nodes.hand_over(finding.subject.node_id, component)
+        if remedy is not None:
+            self._untimed_nodes.hand_over(component, self._names.culprit(finding.subject, self._roster))
         incident = self._book.on(component)
         if incident is None and remedy is None:
             return []

@@ -1,7 +1,7 @@
 """Role telemetry: node and switch records of one partition in, device findings and progress marks out.
 
 Repeats are dropped and small reorderings undone per source and stream, then each rule reads the frames of a node in the
-node's own order. Only the rule of heartbeats compares nodes, by the time of the partition.
+node's own order. Only the rules of heartbeats and of device peers compare nodes, by the time of the partition.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streams.core.thresholds import is_enabled
 from streams.detectors.clock_skew import ClockSkew
 from streams.detectors.congestion import Congestion
 from streams.detectors.congestion_own import CongestionOwn
+from streams.detectors.device_peers import DevicePeers
 from streams.detectors.ecc import UncorrectableEcc
 from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.node_silence import NodeSilence
@@ -94,6 +95,7 @@ class TelemetryEngine:
         # of the nodes, because the one that is silent must not hold the time back by which it is told.
         self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
+        self._device_peers = DevicePeers(site_id)
         self._take_policy(roster.policy)
 
     @property
@@ -145,6 +147,8 @@ class TelemetryEngine:
             outputs += self._clock_skew.flush(self._roster)
         if is_enabled(policy, "node_silence"):
             outputs += self._node_silence.flush(self._roster)
+        if is_enabled(policy, "device_peers"):
+            outputs += self._device_peers.flush(self._roster)
         return outputs
 
     def _findings_of_times(
@@ -156,6 +160,8 @@ class TelemetryEngine:
             self._status_clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
             self._node_silence.on_status(record, evidence)
             yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
+        if is_enabled(self._roster.policy, "device_peers"):
+            yield from self._device_peers.on_time(self._clock.time_ns, self._roster)
 
     def _findings_of_clocks(
         self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
@@ -178,11 +184,17 @@ class TelemetryEngine:
         if isinstance(record, GpuFrame):
             for gpu_rule in self._gpu_rules_in_force:
                 found += gpu_rule.on_frame(record, self._roster, evidence)
+            self._device_peers.on_gpus(record, self._roster)
         elif isinstance(record, FabricFrame):
             for port_rule in self._port_rules_in_force:
                 found += port_rule.on_frame(record, self._roster, evidence)
-        elif isinstance(record, KernelEvent) and is_enabled(self._policy, "xid"):
-            found += self._xid.on_event(record, self._roster, evidence)
+            self._device_peers.on_ports(record, self._roster)
+        elif isinstance(record, NodeStatus):
+            self._device_peers.on_status(record, self._roster)
+        elif isinstance(record, KernelEvent):
+            self._device_peers.on_event(record, self._roster)
+            if is_enabled(self._policy, "xid"):
+                found += self._xid.on_event(record, self._roster, evidence)
         return found
 
     def _take_policy(self, policy: Policy | None) -> None:
@@ -218,6 +230,7 @@ class TelemetryEngine:
             "node_silence": self._node_silence.snapshot(),
             "status_clock": self._status_clock.snapshot(),
             "xid": self._xid.snapshot(),
+            "device_peers": self._device_peers.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:  # noqa: ARG002
@@ -235,3 +248,5 @@ class TelemetryEngine:
         self._node_silence.restore(snapshot["node_silence"])
         self._status_clock.restore(snapshot["status_clock"])
         self._xid.restore(snapshot["xid"])
+        if "device_peers" in snapshot:
+            self._device_peers.restore(snapshot["device_peers"])

@@ -21,6 +21,7 @@ from streams.detectors.changed_ranks import ChangedRanksThresholds
 from streams.detectors.clock_skew import ClockSkewThresholds
 from streams.detectors.congestion import CongestionThresholds
 from streams.detectors.congestion_own import CongestionOwnThresholds
+from streams.detectors.device_peers import DevicePeersThresholds
 from streams.detectors.hang_suspicion import HangThresholds
 from streams.detectors.mfu import LowMfuThresholds
 from streams.detectors.nic_pcie_link import NicPcieLinkThresholds
@@ -58,6 +59,7 @@ DEFAULTS: dict[str, Any] = {
     "port_errors": PortErrorThresholds(),
     "port_loss": PortLossThresholds(),
     "port_speed": PortSpeedThresholds(),
+    "device_peers": DevicePeersThresholds(),
     "power": PowerThresholds(),
     "row_remap": RowRemapThresholds(),
     "scattered_pauses": ScatteredPausesThresholds(),

@@ -29,6 +29,7 @@ def job_record(
         epoch=segment.epoch,
         state="ended" if ended else "running",
         world_size=segment.world,
+        step_timings=plan.timings_reported,
         model=Model(parameters=plan.parameters),
         layout=Layout(
             tensor=plan.tensor,

@@ -1,0 +1,332 @@
+"""Device peers: a node of a job without step timings whose devices or host differ from those of its peers for two minutes.
+
+Once per piece of 5 s and metric (`node_figures`, in order of priority) each node's figure is held against the median of
+all nodes of the same job and part in the partition. `device_peers` (warning, about the node) opens when one metric was out
+for 120 s without a break; after 10 s where it is a GPU that stands still and the kernel has just reported a code of that
+node's GPUs, because those are two witnesses. More than a tenth of the nodes out at a time is no node's fault.
+
+An observation to be acted on by people. It cannot see a device that is slow without a counter that shows it, nor jobs of
+fewer than 4 nodes in a partition, nor what all nodes have in common. Pieces are judged when the partition's time is 5 s
+past them, so arrival within that does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from schemas.findings import Subject
+from streams.core.counters import CounterIncrease
+from streams.core.edges import EdgeState
+from streams.core.limits import LimitsInForce
+from streams.core.statement import Rule
+from streams.core.untimed import UntimedJobs
+from streams.detectors.node_figures import METRICS, of_gpus, of_host, of_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemas.events import KernelEvent, NodeStatus
+    from schemas.findings import Finding
+    from schemas.frames import FabricFrame, GpuFrame
+    from streams.core.roster import Roster
+    from streams.detectors.node_figures import Metric, Reading
+
+__all__ = ["RULE", "DevicePeers", "DevicePeersThresholds"]
+
+RULE = "device_peers"
+
+_PIECE_NS = 5_000_000_000
+_LATENESS_NS = 5_000_000_000
+_FORGET_NS = 3_600_000_000_000
+_STALL = "gpu_util_pct"
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePeersThresholds:
+    """Thresholds of the rule. What is not sourced is a judgement.
+
+    Attributes:
+        persist_ns: how long a metric must be out without a break. Minder asks for 4 min of continuity.
+        with_code_ns: the same for a GPU that stands still on a node whose kernel reported a code of a GPU.
+        code_ns: how long before the stall such a code counts.
+        scales: distance from the median in robust standard deviations (1.4826 MAD) that is out; that of stage peers in
+            three published traces.
+        peers: other nodes that must tell the same metric.
+        most_share: share of the nodes (ratio) above which nobody is named; one node always may be.
+        pause_frames_per_s: pause frames transmitted a second above the median. As for `pfc_pause`.
+        cpu_busy_off: busy share of the processors above the median (ratio).
+        io_pressure_off_pct: time waiting for disks above the median (percentage points).
+        gpu_util_off_pct: utilisation below the median (percentage points): the rule for a GPU at work.
+        nvlink_errors_per_s: errors a second above the median. DCGM warns from one a minute and fails from 100 a second.
+        pcie_off: share of the link's speed below the median (ratio): one lane or generation less is a half.
+        port_speed_off: share of the speed below the median (ratio).
+        port_errors_per_s: packets a second above the median. NVSentinel: 10 for `symbol_error` and `port_rcv_errors`.
+        thermal_share: share of the time in thermal violation above the median (ratio), all GPUs of the node together.
+        sm_clock_off: share of the clock below the median (ratio). As for `sm_clock`.
+    """
+
+    persist_ns: int = 120_000_000_000
+    with_code_ns: int = 10_000_000_000
+    code_ns: int = 60_000_000_000
+    scales: float = 6.0
+    peers: int = 3
+    most_share: float = 0.10
+    pause_frames_per_s: float = 100.0
+    cpu_busy_off: float = 0.30
+    io_pressure_off_pct: float = 10.0
+    gpu_util_off_pct: float = 50.0
+    nvlink_errors_per_s: float = 1.0
+    pcie_off: float = 0.10
+    port_speed_off: float = 0.10
+    port_errors_per_s: float = 10.0
+    thermal_share: float = 0.02
+    sm_clock_off: float = 0.10
+
+
+class _Node:
+    """What is known of one node: its counters, since when each metric is out, and what is said of it."""
+
+    __slots__ = ("code", "counters", "edge", "heard_ns", "since_ns")
+
+    def __init__(self) -> None:
+        self.counters: dict[str, CounterIncrease] = {}
+        self.since_ns: dict[str, int] = {}
+        self.edge = EdgeState()
+        self.code: list[int] | None = None
+        """(when, which) of the last code that the kernel reported of one of its GPUs."""
+        self.heard_ns = 0
+
+    def snapshot(self) -> list[Any]:
+        counters = {name: counter.snapshot() for name, counter in sorted(self.counters.items())}
+        code = list(self.code) if self.code is not None else None
+        return [counters, dict(sorted(self.since_ns.items())), self.edge.snapshot(), code, self.heard_ns]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        counters, since_ns, edge, code, self.heard_ns = snapshot
+        for name, value in counters.items():
+            self.counters[name] = CounterIncrease()
+            self.counters[name].restore(value)
+        self.since_ns = dict(since_ns)
+        self.edge.restore(edge)
+        self.code = list(code) if code is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """A node's figure that is out, with what it was held against."""
+
+    figure: float
+    median: float
+    limit: float
+    nodes: int
+
+
+class DevicePeers:
+    """Compares the nodes of one partition, by the time of the partition."""
+
+    def __init__(self, site_id: str, defaults: DevicePeersThresholds | None = None) -> None:
+        self._rule = Rule(RULE, 1, site_id)
+        self._limits = LimitsInForce(defaults or DevicePeersThresholds(), RULE)
+        self._untimed = UntimedJobs()
+        self._nodes: dict[str, _Node] = {}
+        self._pieces: dict[int, dict[str, dict[str, list[float]]]] = {}
+        """By start of the piece, node and metric: sum and number of figures."""
+        self._judged_ns = 0
+
+    def on_gpus(self, frame: GpuFrame, roster: Roster) -> None:
+        """Take a node's GPUs; frames of a node come in its own order. What follows comes out of `on_time`."""
+        seats = self._untimed.on(frame.node_id, roster)
+        if seats is not None:
+            self._take(frame.node_id, frame.event_time_ns, frame.agent_session, of_gpus(frame, seats))
+
+    def on_ports(self, frame: FabricFrame, roster: Roster) -> None:
+        """Take a host's ports; those of switches are nobody's peers."""
+        if frame.view == "host" and frame.node_id is not None and self._untimed.on(frame.node_id, roster) is not None:
+            self._take(frame.node_id, frame.event_time_ns, frame.agent_session, of_ports(frame))
+
+    def on_status(self, status: NodeStatus, roster: Roster) -> None:
+        """Take a heartbeat that tells the host's load."""
+        if status.host is not None and self._untimed.on(status.node_id, roster) is not None:
+            self._take(status.node_id, status.event_time_ns, status.agent_session, of_host(status.host))
+
+    def on_event(self, event: KernelEvent, roster: Roster) -> None:
+        """Take a code of a GPU; what a user process may have written is none."""
+        seats = self._untimed.on(event.node_id, roster)
+        if seats is None or event.source != "xid" or event.code is None or not event.trusted:
+            return
+        if (event.gpu_uuid is None and event.pci_bus_id is None) or seats.holds(event.gpu_uuid, event.pci_bus_id):
+            node = self._nodes.setdefault(event.node_id, _Node())
+            if node.code is None or event.event_time_ns >= node.code[0]:
+                node.code = [event.event_time_ns, event.code]
+
+    def on_time(self, partition_time_ns: int, roster: Roster) -> Iterator[Finding]:
+        """Findings of the pieces that a time of the partition leaves behind, in order of event time."""
+        until_ns = partition_time_ns - _LATENESS_NS
+        if self._pieces and min(self._pieces) + _PIECE_NS <= until_ns:
+            yield from self._judge_until(until_ns, roster)
+
+    def flush(self, roster: Roster) -> Iterator[Finding]:
+        """Findings of whole pieces that are left: the input has ended, and its last piece may be cut short."""
+        yield from self._judge_until(max(self._pieces, default=0), roster)
+
+    def _take(self, node_id: str, now_ns: int, session: str, reading: Reading) -> None:
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = _Node()
+        figures = dict(reading.figures)
+        for name, count in reading.counters.items():
+            counter = node.counters.get(name)
+            if counter is None:
+                counter = node.counters[name] = CounterIncrease()
+            step = counter.read(session, now_ns, count)
+            if step is not None and step[1] > 0:
+                figures[name] = step[0] / step[1] * (1.0 if name == "thermal_share" else 1e9)
+        start_ns = now_ns - now_ns % _PIECE_NS
+        if start_ns < self._judged_ns:
+            return
+        node.heard_ns = max(node.heard_ns, now_ns)
+        of_node = self._pieces.setdefault(start_ns, {}).setdefault(node_id, {})
+        for name, figure in figures.items():
+            total = of_node.setdefault(name, [0.0, 0.0])
+            total[0] += figure
+            total[1] += 1.0
+
+    def _judge_until(self, until_ns: int, roster: Roster) -> Iterator[Finding]:
+        for start_ns in sorted(start for start in self._pieces if start + _PIECE_NS <= until_ns):
+            figures = self._pieces.pop(start_ns)
+            self._judged_ns = start_ns + _PIECE_NS
+            yield from self._judge(figures, start_ns, roster)
+        oldest_ns = self._judged_ns - _FORGET_NS
+        for node_id in [name for name, node in self._nodes.items() if 0 < node.heard_ns < oldest_ns]:
+            del self._nodes[node_id]
+
+    def _judge(self, figures: dict[str, dict[str, list[float]]], start_ns: int, roster: Roster) -> Iterator[Finding]:
+        limits = self._limits.of(roster.policy)
+        groups: dict[tuple[str, int, str], list[str]] = {}
+        for node_id in sorted(figures):
+            seats = self._untimed.on(node_id, roster)
+            if seats is not None:
+                groups.setdefault(seats.group, []).append(node_id)
+        for (job_id, epoch, _), members in sorted(groups.items()):
+            out: dict[str, dict[str, _Out]] = {}
+            for metric in METRICS:
+                for node_id, what in self._compare(metric, members, figures, start_ns, limits).items():
+                    out.setdefault(node_id, {})[metric.name] = what
+            for node_id in members:
+                yield from self._say(node_id, out.get(node_id, {}), start_ns + _PIECE_NS, (job_id, epoch), limits)
+
+    def _compare(
+        self,
+        metric: Metric,
+        members: list[str],
+        figures: dict[str, dict[str, list[float]]],
+        start_ns: int,
+        limits: DevicePeersThresholds,
+    ) -> dict[str, _Out]:
+        """Nodes that are out in a metric; since when is noted of each that tells it."""
+        told = [(name, total) for name in members if (total := figures[name].get(metric.name)) is not None]
+        found: dict[str, _Out] = {}
+        if len(told) > limits.peers:
+            values = np.array([total / count for _, (total, count) in told])
+            median = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - median)))
+            floor = float(getattr(limits, metric.threshold)) * (median if metric.is_relative else 1.0)
+            off = max(floor, limits.scales * spread)
+            sign = 1.0 if metric.worst == "high" else -1.0
+            (rows,) = np.nonzero(sign * (values - median) > off)
+            if off > 0 and len(rows) <= max(1, int(limits.most_share * len(told))):
+                limit = median + sign * off
+                found = {told[row][0]: _Out(float(values[row]), median, limit, len(told)) for row in rows.tolist()}
+        for name, _ in told:
+            since_ns = self._nodes[name].since_ns
+            if name in found:
+                since_ns.setdefault(metric.name, start_ns)
+            else:
+                since_ns.pop(metric.name, None)
+        return found
+
+    def _say(
+        self, node_id: str, out: dict[str, _Out], end_ns: int, job: tuple[str, int], limits: DevicePeersThresholds
+    ) -> Iterator[Finding]:
+        node = self._nodes[node_id]
+        held = next(
+            (
+                metric
+                for metric in METRICS
+                if metric.name in out
+                and end_ns - node.since_ns[metric.name] >= self._needed_ns(node, metric.name, limits)
+            ),
+            None,
+        )
+        edge = node.edge.update(end_ns, held is not None, node.since_ns[held.name] if held is not None else None)
+        if edge is None:
+            return
+        onset_ns = node.edge.tell(edge)
+        values: dict[str, Any] = {}
+        explanation = "no metric is out any more"
+        if held is not None:
+            what, code = out[held.name], node.code if self._has_code(node, held.name, limits) else None
+            seconds = (end_ns - onset_ns) // 10**9
+            explanation = (
+                f"{what.figure:.4g} {held.words}, the median of {what.nodes} nodes is {what.median:.4g}, for {seconds} s"
+                + (f" after Xid {code[1]}" if code is not None else "")
+            )
+            values = {
+                "metric": held.name,
+                "cause_class": held.cause_class,
+                "figure": what.figure,
+                "peer_median": what.median,
+                "limit": what.limit,
+                "nodes": what.nodes,
+                "out_for_s": (end_ns - onset_ns) / 1e9,
+                "code": code[1] if code is not None else None,
+            }
+        yield self._rule.finding(
+            "device_peers",
+            Subject(level="node", node_id=node_id),
+            state=edge,
+            severity="warning",
+            event_time_ns=end_ns,
+            onset_ns=onset_ns,
+            explanation=explanation,
+            values=values,
+            job_id=job[0],
+            epoch=job[1],
+        )
+
+    def _needed_ns(self, node: _Node, metric: str, limits: DevicePeersThresholds) -> int:
+        return limits.with_code_ns if self._has_code(node, metric, limits) else limits.persist_ns
+
+    @staticmethod
+    def _has_code(node: _Node, metric: str, limits: DevicePeersThresholds) -> bool:
+        """Whether the kernel reported a code of the node's GPUs when its GPU came to stand, or just before."""
+        if metric != _STALL or node.code is None or metric not in node.since_ns:
+            return False
+        since_ns = node.since_ns[metric]
+        return since_ns - limits.code_ns <= node.code[0] <= since_ns + limits.with_code_ns
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {
+            "nodes": {name: node.snapshot() for name, node in sorted(self._nodes.items())},
+            "pieces": [
+                [start, {node: {name: list(total) for name, total in of.items()} for node, of in sorted(nodes.items())}]
+                for start, nodes in sorted(self._pieces.items())
+            ],
+            "judged_ns": self._judged_ns,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._nodes = {}
+        for name, state in snapshot["nodes"].items():
+            self._nodes[name] = _Node()
+            self._nodes[name].restore(state)
+        self._pieces = {
+            start: {node: {name: list(total) for name, total in of.items()} for node, of in nodes.items()}
+            for start, nodes in snapshot["pieces"]
+        }
+        self._judged_ns = snapshot["judged_ns"]
