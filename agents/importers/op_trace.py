@@ -8,6 +8,8 @@ rank of the record. What a reader must not do, and this one does not:
   compute rows, optimizer and garbage collection.
 - count batched point-to-point rows twice: pairs with equal start and duration are one wait.
 - read gaps in step numbers as lost steps.
+- read an operation that was not recorded as one that took no time: where a rank has fewer rows of a computing operation
+  in a step than others of its stage, their mean stands for the lost ones; where it has none, its stage's median does.
 
 The trace names no nodes and no devices, so each row group reports as a node of its own (`<job>-rank-<rank>`), without a
 device. It names no wall time either: event time starts at `EPOCH_NS`, and unrecorded steps take the median step time.
@@ -38,6 +40,7 @@ EPOCH_NS = 1_577_836_800_000_000_000
 _COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration")
 _FORWARD = "forward-compute"
 _BACKWARD = "backward-compute"
+_COMPUTING = (_FORWARD, _BACKWARD, "optimizer", "gc")
 _POINT_TO_POINT = frozenset({"forward-send", "forward-recv", "backward-send", "backward-recv"})
 _DATA_GROUP = frozenset({"grads-reduce-scatter", "params-all-gather", "layernorm-grads-all-reduce"})
 
@@ -99,15 +102,39 @@ def op_trace_records(trace: Path, layout: Path) -> Iterator[tuple[int, Record]]:
         now_ns += int(skipped * median_s * 1e9) + int(step_s[step] * 1e9)
         previous = step
         rows = np.flatnonzero(table["step"] == step)
+        computing_us = _computing_us(table, rows)
         for rank in ranks.tolist():
             own_rows = rows[table["rank"][rows] == rank]
             if own_rows.size:
-                yield now_ns, _timing(table, own_rows, job_id, rank, step, sequence, now_ns, step_s[step])
+                timing = _timing(table, own_rows, computing_us, job_id, rank, step, sequence, now_ns, step_s[step])
+                yield now_ns, timing
+
+
+def _computing_us(table: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[tuple[int, str], int]:
+    """Time of one step by rank and kind of computing operation, as if every operation had been recorded."""
+    whole: dict[tuple[int, str], int] = {}
+    stage, rank, duration = table["stage"][rows], table["rank"][rows], table["duration"][rows]
+    for kind in _COMPUTING:
+        is_kind = table["optype"][rows] == kind
+        for one in np.unique(stage).tolist():
+            here = is_kind & (stage == one)
+            members, counts = np.unique(rank[here], return_counts=True)
+            if not members.size:
+                continue
+            sums = {}
+            for member, count in zip(members.tolist(), counts.tolist(), strict=True):
+                seconds = float(duration[here & (rank == member)].sum(dtype=np.float64))
+                sums[member] = round(seconds * (int(counts.max()) / count) * 1e6)
+            without = round(float(np.median(list(sums.values()))))
+            for member in np.unique(rank[stage == one]).tolist():
+                whole[member, kind] = sums.get(member, without)
+    return whole
 
 
 def _timing(
     table: dict[str, NDArray[Any]],
     rows: NDArray[np.int64],
+    computing_us: dict[tuple[int, str], int],
     job_id: str,
     rank: int,
     step: int,
@@ -121,8 +148,7 @@ def _timing(
     def total_us(*names: str) -> int:
         return round(float(duration[np.isin(optype, names)].sum(dtype=np.float64)) * 1e6)
 
-    forward_us, backward_us = total_us(_FORWARD), total_us(_BACKWARD)
-    optimizer_us, host_us = total_us("optimizer"), total_us("gc")
+    forward_us, backward_us, optimizer_us, host_us = (computing_us.get((rank, kind), 0) for kind in _COMPUTING)
     point_to_point = np.isin(optype, list(_POINT_TO_POINT))
     waits = np.unique(np.stack([start[point_to_point], duration[point_to_point]], axis=1), axis=0)
     point_to_point_us = round(float(waits[:, 1].sum(dtype=np.float64)) * 1e6)
