@@ -104,6 +104,10 @@ class Agent:
                 step_timeout_ns=round(settings.step_timeout_s * 1e9),
                 progress_ns=round(settings.progress_s * 1e9),
             )
+            for collector in collectors:
+                know_ranks = getattr(collector, "know_ranks", None)
+                if know_ranks is not None:
+                    know_ranks(lambda: ranks.places)
             self._socket = TrainerSocket(
                 settings.socket, ranks, publisher.publish, self._clock, allowed_uids=settings.socket_uids or None
             )

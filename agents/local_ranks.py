@@ -2,8 +2,9 @@
 
 Guarantees: a rank belongs to the user who registered its job first; a device is what the runtime says, else what the
 driver says of the process, else what the environment suggests, and null when nobody knows; jobs and placements are
-published when they change and once a day; progress is published as long as a rank is connected. State is bounded. It
-reads no clock and touches no socket: times come with the calls.
+published when they change and once a day; progress is published as long as a rank is connected, more often while nothing
+moves: it is by progress that a hang is noticed. State is bounded. It reads no clock and touches no socket: times come with
+the calls.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from agents.identity import AgentIdentity, Sequences
+from agents.rank_places import RankPlace
 from agents.step_join import Reports, StepJoin, is_due, step_columns
 from agents.trainer_messages import Device, End, Progress, Register, StepReport, TrainerMessage
 from schemas.base import Record
 from schemas.fleet import Job, Layout, RankPlacement
-from schemas.steps import RankProgress, StepTiming
+from schemas.steps import Phase, RankProgress, StepTiming
 
 __all__ = ["DeviceResolver", "LocalRanks", "Peer", "RefusedError"]
 
@@ -37,6 +39,10 @@ _SETTLE_NS = 2 * 10**9
 """Registrations of one node come within a second or two; until then its first ranks are not taken for all of them."""
 
 _RESOLVE_EVERY_NS = 5 * 10**9
+
+_STILL_NS = 10 * 10**9
+_STILL_EVERY_NS = 10**9
+"""Where no rank has moved for ten seconds, progress is told every second: there are no steps to tell of meanwhile."""
 
 
 class RefusedError(ValueError):
@@ -64,6 +70,7 @@ class _Rank:
     peer: Peer
     connected: bool = True
     last_step: int | None = None
+    phase: Phase | None = None
     groups: dict[str, tuple[int | None, int | None, int | None]] = field(default_factory=dict)
     resolved: Device | None = None
 
@@ -93,6 +100,7 @@ class _Attempt:
     ended: bool = False
     quiet_since_ns: int | None = None
     progress_ns: int | None = None
+    moved_ns: int = 0
     resolved_ns: int | None = None
     stated_ns: int | None = None
     job: Job | None = None
@@ -135,6 +143,7 @@ class LocalRanks:
         self._progress_ns = progress_ns
         self._attempts: dict[tuple[str, int], _Attempt] = {}
         self._place: dict[int, tuple[tuple[str, int], int]] = {}  # by connection: attempt and rank
+        self._places: Mapping[tuple[str, int], tuple[RankPlace, ...]] = {}  # replaced whole, for other threads
 
     @property
     def has_jobs(self) -> bool:
@@ -159,14 +168,19 @@ class LocalRanks:
             raise RefusedError("replaced_connection")
         if isinstance(said, StepReport):
             rank.last_step = said.step
+            attempt.moved_ns = now_ns
             left = attempt.join.add(number, said, now_ns)
             if attempt.is_settled(now_ns):
                 left += attempt.join.take_whole(attempt.connected())
             return self._timings(attempt, left, now_ns)
         if isinstance(said, Progress):
-            rank.groups.update(said.groups)
+            if any(rank.groups.get(group) != marks for group, marks in said.groups.items()):
+                rank.groups.update(said.groups)
+                attempt.moved_ns = now_ns
             if said.last_step is not None:
                 rank.last_step = said.last_step
+            if said.phase is not None:
+                rank.phase = said.phase
             return []
         if not isinstance(said, End):
             raise RefusedError("not_a_trainers")
@@ -196,11 +210,14 @@ class LocalRanks:
             self._resolve(attempt, now_ns)
             if attempt.placement is not None or attempt.is_settled(now_ns):
                 records += self._statements(attempt, now_ns)
-            if attempt.connected() and is_due(attempt.progress_ns, now_ns, self._progress_ns):
+            is_still = is_due(attempt.moved_ns, now_ns, _STILL_NS)
+            every_ns = min(self._progress_ns, _STILL_EVERY_NS) if is_still else self._progress_ns
+            if attempt.connected() and is_due(attempt.progress_ns, now_ns, every_ns):
                 attempt.progress_ns = now_ns
                 records.append(self._progress(attempt, now_ns))
             if attempt.quiet_since_ns is not None and is_due(attempt.quiet_since_ns, now_ns, _FORGET_NS):
                 del self._attempts[key]
+                self._places = {other: places for other, places in self._places.items() if other != key}
         return records
 
     def flush(self, now_ns: int) -> list[Record]:
@@ -210,6 +227,11 @@ class LocalRanks:
             for attempt in self._attempts.values()
             for timing in self._timings(attempt, attempt.join.take_whole(frozenset()), now_ns)
         ]
+
+    @property
+    def places(self) -> tuple[RankPlace, ...]:
+        """The ranks of this node, those of the last ten minutes too; may be asked for from any thread."""
+        return tuple(place for places in self._places.values() for place in places)
 
     def registrations(self) -> Iterator[tuple[Register, Peer]]:
         """Every rank that is connected, and by whom: for those who look for a trainer's dumps."""
@@ -272,10 +294,13 @@ class LocalRanks:
         if known is None:
             attempt.changed_ns = now_ns
             attempt.ranks[said.rank] = _Rank(said, peer)
-            return
-        if known.peer.pid != peer.pid:
-            known.resolved = None
-        known.registration, known.peer, known.connected = said, peer, True
+        else:
+            if known.peer.pid != peer.pid:
+                known.resolved = None
+            known.registration, known.peer, known.connected = said, peer, True
+        place = RankPlace(said.job_id, said.epoch, said.rank, peer.uid, attempt.since_ns)
+        others = (known for known in self._places.get(key, ()) if known.rank != said.rank)
+        self._places = {**self._places, key: (*others, place)}
 
     def _timings(self, attempt: _Attempt, steps: Iterable[Reports], now_ns: int) -> list[Record]:
         return [
@@ -297,6 +322,8 @@ class LocalRanks:
             rank=tuple(ranks),
             last_step=tuple(rank.last_step for rank in ranks.values()),
             groups={group: tuple(rank.groups.get(group, unknown) for rank in ranks.values()) for group in groups},
+            phase=_phase_of(ranks.values()),
+            connected=tuple(rank.connected for rank in ranks.values()),
         )
 
     def _resolve(self, attempt: _Attempt, now_ns: int) -> None:
@@ -380,3 +407,9 @@ class LocalRanks:
             "agent_session": self._identity.agent_session,
             "seq": self._sequences.take("step-timings"),
         }
+
+
+def _phase_of(ranks: Iterable[_Rank]) -> Phase | None:
+    """What the ranks are in: of several phases a masked one counts; None where nobody has said."""
+    told = {rank.phase for rank in ranks if rank.connected and rank.phase is not None}
+    return min(told - {"train"} or told, default=None)

@@ -168,6 +168,7 @@ class Progress(_Message):
     type: Literal["progress"]
     last_step: _Count | None = None
     groups: dict[_Word, tuple[_Count | None, _Count | None, _Count | None]] = Field(default_factory=dict, max_length=64)
+    phase: Phase | None = None
 
 
 class End(_Message):

@@ -126,6 +126,7 @@ class StepReporter:
         self._last_step: int | None = None
         self._groups: dict[str, list[int | None]] = {}
         self._progress_at_ns = 0
+        self._phase = "train"
         self._environ = os.environ if environ is None else environ
         self._local_rank: int | None = None
         self._device: dict[str, str] | None = None
@@ -214,6 +215,7 @@ class StepReporter:
         if step is None:
             step = 0 if self._last_step is None else self._last_step + 1
         self._step = {"step": step, "phase": phase, "tokens": tokens, "sum_squared_lengths": sum_squared_lengths}
+        self._tell_phase(phase or "train")
         self._stopwatch.begin()
 
     @harmless
@@ -338,6 +340,12 @@ class StepReporter:
         if now_ns - self._progress_at_ns >= _PROGRESS_PAUSE_NS:
             self._progress_at_ns = now_ns
             self._send("progress", {"last_step": self._last_step, "groups": self._groups})
+
+    def _tell_phase(self, phase: str) -> None:
+        """Say beforehand that a step takes its own time, and when that is over: a checkpoint is no hang."""
+        if phase != self._phase and phase in protocol.PHASES:
+            self._phase = phase
+            self._send("progress", {"last_step": self._last_step, "groups": self._groups, "phase": phase})
 
     @harmless
     def close(self) -> None:

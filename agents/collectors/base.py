@@ -66,7 +66,7 @@ class Readings:
         host: load of the node under the names of `HostLoad`; the next heartbeat tells it.
         cursor: what the collector's `acknowledge` takes once events and records were handed on; None for nothing to
             keep. Only of a collector that has that method.
-        dumps: files of a flight recorder that have come to stand still; nothing is published of them yet.
+        dumps: files of a flight recorder that have come to stand still.
     """
 
     gpus: tuple[Row, ...] | None = None
@@ -113,6 +113,9 @@ class CollectorType(Protocol):
     A collector that goes on where it was after a restart has `acknowledge(cursor)`: it keeps the place that a reading
     gave, and is called from the collector's thread once what the reading gave was handed to the publisher. Before that
     the place must not be kept: a crash in between repeats, and loses nothing.
+
+    One that needs to know which ranks run here has `know_ranks(places)`; it is called once, before the first reading, with
+    a function that gives them and may be called from any thread.
 
     Three members of an instance are read for metrics where it has them: `lost_records` (int; records of the kernel's
     ring that were overwritten unread), `malformed` (int; entries that could not be read) and `failed` (a mapping;

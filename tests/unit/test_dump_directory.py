@@ -6,18 +6,22 @@ import hashlib
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorder_dumps import world
 
 from agents.collectors.base import Dump
 from agents.collectors.dump_directory import DumpDirectoryCollector, rank_of_dump
 from agents.collectors.dump_end import encoding_of, is_whole
 from agents.identity import AgentIdentity
+from agents.rank_places import RankPlace
 from agents.settings import AgentSettings
+from schemas.steps import CollectiveDigest
 
 S = 10**9
 T0 = 1_800_000_000 * S
@@ -72,7 +76,7 @@ def node(tmp_path: Path) -> Node:
 
 def test_a_dump_is_told_of_once_when_it_stands_still(node: Node) -> None:
     path = node.write(3, AS_PICKLE)
-    assert [node.after(1), node.after(1)] == [(), ()]
+    assert node.after(1) == ()
     (dump,) = node.after(1)
     assert dump == Dump(
         path=str(path),
@@ -84,7 +88,7 @@ def test_a_dump_is_told_of_once_when_it_stands_still(node: Node) -> None:
         complete=True,
     )
     assert node.after(60) == ()
-    assert node.collector.counters == {"complete": 1}
+    assert node.collector.counters == {"complete": 1, "without_job": 1}
 
 
 def test_a_dump_that_grows_is_waited_for(node: Node) -> None:
@@ -98,18 +102,79 @@ def test_a_dump_that_grows_is_waited_for(node: Node) -> None:
 
 def test_a_dump_that_was_cut_is_told_as_such_and_again_when_it_is_written_anew(node: Node) -> None:
     node.write(0, AS_JSON[:-1])
+    assert [node.after(0), node.after(1)] == [(), ()], "it is looked at, and waited for"
     assert [(dump.encoding, dump.complete) for dump in node.settled()] == [("json", False)]
     node.write(0, AS_JSON)
     assert [(dump.encoding, dump.complete) for dump in node.settled()] == [("json", True)]
-    assert node.collector.counters == {"truncated": 1, "complete": 1}
+    assert node.collector.counters == {"truncated": 1, "complete": 1, "without_job": 1}
     assert node.collector.malformed == 1
 
 
-def test_of_many_dumps_each_reading_takes_one(node: Node) -> None:
-    for rank in range(4):
+def test_of_many_dumps_each_reading_takes_as_many_as_it_may_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agents.collectors.dump_directory._MOST_BYTES", 2 * len(AS_PICKLE))
+    for rank in range(5):
         node.write(rank, AS_PICKLE)
     node.after(0)
-    assert [[dump.rank for dump in node.after(3)] for _ in range(5)] == [[0], [1], [2], [3], []]
+    assert [[dump.rank for dump in node.after(3)] for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+
+
+def test_a_dump_of_a_rank_that_runs_here_gives_a_digest(tmp_path: Path) -> None:
+    collector = DumpDirectoryCollector([f"{tmp_path}/nccl_trace_rank_*"], "node-1", "session")
+    path = tmp_path / "nccl_trace_rank_3"
+    path.write_bytes(pickle.dumps(world(4, enqueued=9, completed=8), protocol=2))
+    written_ns = path.stat().st_mtime_ns
+    own = RankPlace("job-1", 2, 3, os.getuid(), written_ns - S)
+    collector.know_ranks(lambda: [own])
+    collector.collect(written_ns + S)
+    readings = collector.collect(written_ns + 2 * S)
+    (record,) = readings.records
+    assert isinstance(record, CollectiveDigest)
+    assert (record.job_id, record.epoch, record.rank, record.node_id, record.seq) == ("job-1", 2, 3, "node-1", 0)
+    assert record.event_time_ns == written_ns
+    assert record.dump_path == str(path)
+    assert record.dump_sha256 == readings.dumps[0].sha256
+    assert record.pending_total == 1
+
+
+OWN = RankPlace("job-1", 0, 3, os.getuid(), T0)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [],
+        [replace(OWN, rank=4)],
+        [replace(OWN, uid=os.getuid() + 1)],
+        [replace(OWN, since_ns=2**62)],
+        [OWN, replace(OWN, job_id="job-2")],
+    ],
+    ids=["nobody", "another rank", "another user", "an attempt since", "two jobs"],
+)
+def test_a_dump_that_is_nobodys_for_sure_gives_none(node: Node, places: list[RankPlace]) -> None:
+    node.collector.know_ranks(lambda: places)
+    path = node.write(3, AS_PICKLE)
+    os.utime(path, ns=(T0 + S, T0 + S))
+    node.after(0)
+    readings = node.collector.collect(T0 + 5 * S)
+    assert len(readings.dumps) == 1
+    assert readings.records == ()
+    assert node.collector.counters["without_job"] == 1
+
+
+def test_of_two_attempts_a_dump_is_the_later_ones(node: Node) -> None:
+    node.collector.know_ranks(lambda: [replace(OWN, epoch=1, since_ns=T0 - 9), replace(OWN, since_ns=T0 - 99)])
+    os.utime(node.write(3, AS_PICKLE), ns=(T0, T0))
+    node.after(0)
+    (record,) = node.collector.collect(T0 + 5 * S).records
+    assert isinstance(record, CollectiveDigest)
+    assert record.epoch == 1
+
+
+def test_a_dump_that_its_decoder_refuses_gives_none(node: Node) -> None:
+    node.collector.know_ranks(lambda: [replace(OWN, since_ns=0)])
+    node.write(3, pickle.dumps({"version": "2.5", "entries": os.system}, protocol=2))
+    assert len(node.settled()) == 1
+    assert node.collector.counters["refused"] == 1
 
 
 def test_a_dump_that_is_gone_and_comes_back_is_a_new_one(node: Node) -> None:

@@ -373,8 +373,12 @@ def test_the_first_steps_of_an_attempt_are_warmup_unless_they_say_otherwise(path
     for step, phase in enumerate((None, "checkpoint", None, "evaluation")):
         with hook.step(step, phase=phase):
             pass
-    said = lines_of(listener.accept(), 5)
-    assert [message["phase"] for message in said[1:]] == ["warmup", "checkpoint", "train", "evaluation"]
+    said = lines_of(listener.accept(), 8)
+    told = [(message["type"], message["phase"]) for message in said[1:]]
+    assert [phase for kind, phase in told if kind == "step"] == ["warmup", "checkpoint", "train", "evaluation"]
+    # A change of phase is told when its step begins: who waits for one must know that it takes its own time.
+    assert [phase for kind, phase in told if kind == "progress"] == ["checkpoint", "train", "evaluation"]
+    assert told.index(("progress", "checkpoint")) == told.index(("step", "checkpoint")) - 1
     listener.close()
 
 

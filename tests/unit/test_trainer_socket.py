@@ -327,6 +327,43 @@ def test_progress_is_published_every_five_seconds_step_or_no_step() -> None:
     assert [len(records) for records in ticks] == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
 
 
+def test_progress_is_published_every_second_while_nothing_moves() -> None:
+    node = Node()
+    first = node.join(0, local_world_size=1)
+    node.say(first, step(7))
+    told = [len(of(node.after(1), RankProgress)) for _ in range(15)]
+    assert told == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    node.say(first, step(8))
+    assert [len(of(node.after(1), RankProgress)) for _ in range(5)] == [0, 0, 0, 0, 1]
+
+
+def test_progress_tells_of_masked_phases_and_of_processes_that_are_gone() -> None:
+    node = Node()
+    first = node.join(0, local_world_size=2)
+    second = node.join(1, local_world_size=2)
+    (start,) = of(node.after(0.1), RankProgress)
+    assert (start.phase, start.connected) == (None, (True, True))
+    node.say(first, said("progress", phase="checkpoint"))
+    node.say(second, said("progress", phase="train"))
+    (masked,) = of(node.after(5), RankProgress)
+    assert masked.phase == "checkpoint"
+    node.ranks.on_disconnect(first, node.now_ns)
+    (left,) = of(node.after(5), RankProgress)
+    assert (left.phase, left.connected) == ("train", (False, True))
+
+
+def test_ranks_are_known_by_user_until_their_attempt_is_forgotten() -> None:
+    node = Node()
+    peer = node.join(0, uid=1000)
+    (place,) = node.ranks.places
+    assert (place.job_id, place.epoch, place.rank, place.uid) == ("job-1", 0, 0, 1000)
+    node.ranks.on_disconnect(peer, node.now_ns)
+    node.after(60)
+    assert node.ranks.places == (place,)
+    node.after(601)
+    assert node.ranks.places == ()
+
+
 def test_progress_ends_when_the_last_rank_is_gone_and_the_attempt_is_forgotten() -> None:
     node = Node()
     peer = node.join(0, uid=1000)
