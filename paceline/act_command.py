@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -77,6 +77,57 @@ def slurm(
 
     settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
     hands = SlurmHands(Scontrol(scontrol), short_names)
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce))
+
+
+@act_app.command("webhook")
+def webhook(
+    keyring: _Ring,
+    state_dir: _State,
+    url: Annotated[str, typer.Option(help="The receiver: https, or http on this machine.")],
+    secret_file: Annotated[Path, typer.Option(help="Holds what requests are signed with; whsec_... or any text.")],
+    bootstrap: _Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "webhook",
+    costly_per_hour: _PerHour = 4,
+    only: _Only = [],  # noqa: B006
+    never: _Never = [],  # noqa: B006
+    kinds: Annotated[Optional[str], typer.Option(help="Kinds of commands, comma separated; all without it.")] = None,  # noqa: UP045
+    template: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="JSON of the body, with $kind, $target, ... in its texts: docs/actions.md."),
+    ] = None,
+    ca_file: Annotated[Optional[Path], typer.Option(help="Certificates to trust instead of the system's.")] = None,  # noqa: UP045
+    announce: _Announce = False,
+) -> None:
+    """Hand commands to a receiver of your own as signed CloudEvents over HTTPS."""
+    import json
+
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.limits import LocalLimits
+    from agents.actuators.webhook import WebhookHands, WebhookSettings, WebhookSettingsError
+    from schemas.key_files import KeyFileError, read_secret
+    from schemas.remediation import COMMAND_KINDS
+
+    limits = LocalLimits(costly_per_hour, tuple(only), tuple(never))
+    try:
+        hands = WebhookHands(
+            WebhookSettings(
+                url,
+                WebhookSettings.secret_of(read_secret(secret_file)),
+                frozenset(kinds.replace(" ", "").split(",")) if kinds is not None else frozenset(COMMAND_KINDS),
+                json.loads(template.read_text(encoding="utf-8")) if template is not None else None,
+                ca_file=str(ca_file) if ca_file is not None else None,
+            ),
+            time.time,
+        )
+    except (WebhookSettingsError, KeyFileError) as error:
+        typer.echo(f"paceline: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (OSError, ValueError) as error:
+        typer.echo(f"paceline: {template}: {error}", err=True)
+        raise typer.Exit(2) from None
+    settings = ActuatorSettings(actuator_id, site, limits)
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce))
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from schemas.errors import SchemaError
 from schemas.keyring import Keyring, KeyringError, read_keyring
 
-__all__ = ["KeyFileError", "load_keyring", "load_private_key", "make_private_key", "store_keyring"]
+__all__ = ["KeyFileError", "load_keyring", "load_private_key", "make_private_key", "read_secret", "store_keyring"]
 
 _MOST_BYTES = 1_000_000
 
@@ -56,6 +56,29 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         KeyFileError: it cannot be read, others can read it, or it holds no unencrypted Ed25519 key.
     """
     try:
+        key = load_pem_private_key(_private_bytes(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise KeyFileError(f"{path}: holds no private key in PEM without a passphrase") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KeyFileError(f"{path}: its key is not of Ed25519")
+    return key
+
+
+def read_secret(path: Path) -> str:
+    """The text of a secret's file, without white space around it.
+
+    Raises:
+        KeyFileError: it cannot be read, others can read it, or it is no text.
+    """
+    try:
+        return _private_bytes(path).decode().strip()
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path}: is no text") from None
+
+
+def _private_bytes(path: Path) -> bytes:
+    """What is in a file that its owner alone can read."""
+    try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
@@ -64,16 +87,9 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
                 raise KeyFileError(
                     f"{path}: others may read it (mode {stat.S_IMODE(mode):04o}); chmod 600, or make another"
                 )
-            text = file.read(_MOST_BYTES)
+            return file.read(_MOST_BYTES)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}") from None
-    try:
-        key = load_pem_private_key(text, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise KeyFileError(f"{path}: holds no private key in PEM without a passphrase") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise KeyFileError(f"{path}: its key is not of Ed25519")
-    return key
 
 
 def load_keyring(path: Path) -> Keyring:

@@ -6,6 +6,7 @@ are passed in. What was done before, and whether an act is wise, is not decided 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,9 @@ LONGEST_TERM_NS = 25 * 3_600_000_000_000
 """A command that is to hold for longer was not made by the failure table, whose longest term is 24 h."""
 
 _TOPIC = topic_of(Command).name
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Ids go into reasons, headers and file names of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,8 @@ def _authentic(
     except InvalidRecordError as error:
         return Refusal("malformed", f"signed, and no command that is known here: {error}")
     assert isinstance(command, Command)
+    if _PLAIN_ID.fullmatch(command.command_id) is None:
+        return Refusal("malformed", "signed, and its id has characters that no id has")
     if command.key_id != signature.key_id:
         return Refusal("key_mismatch", f"it names the key {command.key_id!r} and is signed by {signature.key_id}")
     return command

@@ -225,3 +225,33 @@ def test_text_for_people_is_one_short_plain_line(text: str) -> None:
     assert plain.isascii()
     assert plain.isprintable()
     assert not set(plain) & set("[]\n")
+
+
+NAMES = st.none() | st.text(max_size=20) | st.sampled_from(["node-1", "7", "ALL", "n[1-2]"])
+
+
+@given(
+    st.sampled_from(sorted(SlurmHands.kinds)),
+    NAMES,
+    NAMES,
+    st.text(max_size=40),
+    st.sampled_from(
+        [node_text(), node_text("IDLE+DRAIN", "fan"), JOB.format(state="RUNNING", requeue=1, restarts=0), ""]
+    ),
+)
+def test_any_command_is_carried_out_or_refused_and_each_argument_is_one_plain_line(
+    kind: str, node_id: str | None, job_id: str | None, reason: str, answer: str
+) -> None:
+    fake = FakeScontrol(answer)
+    order = command(kind=kind, reason=reason).model_copy(
+        update={"target": Target.model_construct(level="node", node_id=node_id, job_id=job_id)}
+    )
+    try:
+        seen = hands(fake).look(order)
+        if hands(fake).judge(order, seen, "cmd-1").verdict == "do":
+            hands(fake).act(order, seen)
+    except ActFailedError:
+        pass
+    for told in fake.told:
+        assert all(part.isascii() and part.isprintable() for part in told)
+        assert told[-1] != "ALL"

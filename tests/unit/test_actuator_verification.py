@@ -71,6 +71,8 @@ def test_a_command_that_names_another_key_than_the_one_that_signed_is_refused() 
 def test_signed_bytes_that_are_no_command_are_malformed() -> None:
     for payload in (b"", b"{}", b"null", b"\xff", encode(command()).replace(b"cordon_node", b"cordon_site")):
         assert code(Message("t", b"k", payload, ((SIGNATURE_HEADER, sign(KEY, payload)),))) == "malformed"
+    for odd in ("a b", "a\nb", "a\x00", "-a", "ü", "a" * 101):
+        assert code(signed(command(command_id=odd))) == "malformed"
     large = b" " * (MAX_RECORD_BYTES + 1)
     assert code(Message("t", b"k", large, ((SIGNATURE_HEADER, sign(KEY, large)),))) == "malformed"
     nothing = verify(None, (), EXPECTED, at(1))
