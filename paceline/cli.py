@@ -219,9 +219,14 @@ def doctor(
 def evaluate(
     suite: Annotated[
         str,
-        typer.Option(help="ci, minder, greyhound, greyhound_detection, what_if, resihp, soak or barrier."),
+        typer.Option(help="ci, ablation, minder, greyhound, greyhound_detection, what_if, resihp, soak or barrier."),
     ] = "ci",
-    seeds: Annotated[int, typer.Option(help="How many of the ten tuning seeds.")] = 10,
+    seeds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            help="How many of the ten tuning seeds. Without it all; of ci each case with one of each kind, in turn."
+        ),
+    ] = None,
     held_out: Annotated[
         bool, typer.Option("--held-out", help="As many held-out seeds too, in rows of their own.")
     ] = False,
@@ -229,12 +234,15 @@ def evaluate(
     case: Annotated[Optional[str], typer.Option(help="Only cases whose id has this part, or fits this glob.")] = None,  # noqa: UP045
     limit: Annotated[Optional[int], typer.Option(help="At most so many cases, spread over the suite.")] = None,  # noqa: UP045
     largest_ranks: Annotated[Optional[int], typer.Option(help="Leave larger cases out.")] = None,  # noqa: UP045
-    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    jobs: Annotated[Optional[int], typer.Option(help="Processes; without it one per core.")] = None,  # noqa: UP045
     baselines: Annotated[bool, typer.Option("--baselines", help="Run the plain rules on the same cases.")] = False,
     without: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(help="peer_key, persistence, covariates, wait_edges or device_evidence; may be repeated."),
     ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Run the engine without each of these parts too, on the same cases.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per case, then metrics and gates.")] = False,
     out: Annotated[Optional[Path], typer.Option(help="Also write the NDJSON here.")] = None,  # noqa: UP045
     verbose: Annotated[bool, typer.Option("--verbose", help="Explain every case that is wrong.")] = False,
@@ -243,7 +251,17 @@ def evaluate(
     from paceline.evaluate_command import EvaluateOptions, evaluate_command
 
     options = EvaluateOptions(
-        suite, seeds, held_out, only_held_out, case, limit, largest_ranks, jobs, baselines, tuple(without or ())
+        suite,
+        seeds,
+        held_out,
+        only_held_out,
+        case,
+        limit,
+        largest_ranks,
+        jobs,
+        baselines,
+        tuple(without or ()),
+        ablation,
     )
     raise typer.Exit(evaluate_command(options, json, verbose, out))
 

@@ -47,8 +47,8 @@ class EvaluateOptions:
 
     Attributes:
         suite: one of the catalogue's.
-        seeds: how many of the ten tuning seeds; null for all, or in suite `ci` for each case with one tuning and one
-            held-out seed, which take turns over rows and shapes.
+        seeds: how many of the ten tuning seeds; null for all. In suite `ci` null is each case with one tuning and one
+            held-out seed, in `ablation` with one tuning seed; they take turns over rows and shapes.
         held_out: whether as many held-out seeds run too.
         only_held_out: whether tuning seeds are left out.
         pattern: glob or part of case ids; null for all.
@@ -57,6 +57,7 @@ class EvaluateOptions:
         jobs: processes; null for as many as there are cores.
         baselines: whether the plain rules run too.
         without: parts taken away from the engine.
+        ablation: whether the engine also runs without each part on the same cases.
     """
 
     suite: str = "ci"
@@ -69,6 +70,7 @@ class EvaluateOptions:
     jobs: int | None = None
     baselines: bool = False
     without: tuple[str, ...] = ()
+    ablation: bool = False
 
 
 def evaluate_command(options: EvaluateOptions, as_json: bool, verbose: bool, out: Path | None) -> int:
@@ -148,14 +150,15 @@ def _check(options: EvaluateOptions, out: Path | None) -> None:
 
 
 def _chosen(options: EvaluateOptions) -> list[tuple[BenchmarkCase, int]]:
-    in_turn = options.suite == "ci" and options.seeds is None
+    in_turn = options.suite in {"ci", "ablation"} and options.seeds is None
+    both = options.held_out or (options.suite == "ci" and in_turn)
     tuning = () if options.only_held_out else TUNING_SEEDS[: options.seeds]
-    held_out = HELD_OUT_SEEDS[: options.seeds] if options.held_out or options.only_held_out or in_turn else ()
+    held_out = HELD_OUT_SEEDS[: options.seeds] if options.only_held_out or both else ()
     limit = options.limit if options.pattern is None else None
     pairs: list[tuple[BenchmarkCase, int]] = []
     for seeds in (tuning, held_out) if in_turn else (tuning + held_out,):
         if seeds:
-            share = None if limit is None else -(-limit // 2) if in_turn and tuning else limit
+            share = None if limit is None else -(-limit // 2) if in_turn and tuning and held_out else limit
             pairs += cases(options.suite, seeds, limit=share, largest_ranks=options.largest_ranks, in_turn=in_turn)
     if options.pattern is not None:
         pairs = [pair for pair in pairs if _fits(pair[0].case_id, options.pattern)]
@@ -172,11 +175,13 @@ def _outcomes(chosen: Sequence[tuple[BenchmarkCase, int]], options: EvaluateOpti
     jobs = min(options.jobs or _cores(), len(chosen))
     if jobs == 1:
         for case, seed in chosen:
-            yield run_case(case, seed, options.baselines, without)
+            yield run_case(case, seed, options.baselines, without, options.ablation)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        pending = [pool.submit(run_case, case, seed, options.baselines, without) for case, seed in chosen]
+        pending = [
+            pool.submit(run_case, case, seed, options.baselines, without, options.ablation) for case, seed in chosen
+        ]
         try:
             for future in pending:
                 yield future.result()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agents.simulation.benchmark import HELD_OUT_SEEDS, generate
 from agents.simulation.errors import ScenarioError
-from paceline.evaluation.ablation import policy_without, record_without
+from paceline.evaluation.ablation import PARTS, policy_without, record_without
 from paceline.evaluation.alerts import Heard
 from paceline.evaluation.baselines import BASELINES, Baselines
 from paceline.evaluation.matching import grace_ns, judge
@@ -42,9 +42,12 @@ if TYPE_CHECKING:
     from schemas.base import Record
     from streams.core.step_join import ClosedStep
 
-__all__ = ["ENGINE", "EngineDetector", "StepClock", "run_case"]
+__all__ = ["ENGINE", "WITHOUT", "EngineDetector", "StepClock", "run_case"]
 
 ENGINE = "paceline"
+WITHOUT = "without "
+"""What the names of engines that lack a part begin with."""
+
 _SITE = "benchmark"
 _CHUNK = 1024
 _CLOCK_NS = 2_000_000_000
@@ -169,6 +172,7 @@ def run_case(
     seed: int,
     baselines: bool = False,
     without: frozenset[str] = frozenset(),
+    ablation: bool = False,
 ) -> list[CaseOutcome]:
     """Generate a case and judge every detector on it.
 
@@ -177,6 +181,7 @@ def run_case(
         seed: with which seed.
         baselines: whether the plain rules run beside the engine.
         without: parts of the engine to take away.
+        ablation: whether further engines run that lack one part more each.
 
     Returns:
         One outcome per detector, the engine's first; of a case of whole steps the engine's alone.
@@ -187,7 +192,7 @@ def run_case(
     with _collector_off():
         if case.form == "whole_steps":
             return [_run_whole_steps(case, seed, without)]
-        return _run_case(case, seed, baselines, without)
+        return _run_case(case, seed, baselines, without, PARTS if ablation else ())
 
 
 def _run_whole_steps(case: BenchmarkCase, seed: int, without: frozenset[str]) -> CaseOutcome:
@@ -222,12 +227,15 @@ def _collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _run_case(case: BenchmarkCase, seed: int, baselines: bool, without: frozenset[str]) -> list[CaseOutcome]:
+def _run_case(
+    case: BenchmarkCase, seed: int, baselines: bool, without: frozenset[str], parts: Sequence[str]
+) -> list[CaseOutcome]:
     run = generate(case, seed)
     clock = StepClock()
-    engine = EngineDetector(without)
+    engines = {ENGINE: EngineDetector(without)}
+    engines |= {f"{WITHOUT}{part}": EngineDetector(without | {part}) for part in parts if part not in without}
     rules = Baselines() if baselines else None
-    detectors: list[_Detector] = [engine, *([rules] if rules is not None else [])]
+    detectors: list[_Detector] = [*engines.values(), *([rules] if rules is not None else [])]
     spent = [0.0] * len(detectors)
     chunk: list[tuple[int, Record]] = []
     first_ns = last_ns = None
@@ -256,9 +264,12 @@ def _run_case(case: BenchmarkCase, seed: int, baselines: bool, without: frozense
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = ((last_ns or 0) - (first_ns or 0)) / 1e9
     judged = _Judge(case, seed, run.truths, clock, seconds)
-    outcomes = [judged.outcome(ENGINE, engine.heard, Cost(spent[0], peak), engine.verdict_sha256)]
+    outcomes = [
+        judged.outcome(name, engine.heard, Cost(cpu_s, peak), engine.verdict_sha256)
+        for (name, engine), cpu_s in zip(engines.items(), spent, strict=False)
+    ]
     if rules is not None:
-        share = Cost(spent[1] / len(BASELINES), peak)
+        share = Cost(spent[-1] / len(BASELINES), peak)
         outcomes += [judged.of_alerts(name, rules.alerts(name), (), share) for name in BASELINES]
     return outcomes
 

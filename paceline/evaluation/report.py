@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from paceline.evaluation.case_run import WITHOUT
 from paceline.evaluation.gates import CAVEAT
 from paceline.evaluation.metrics import BUDGETS, compare_recall, confusion, measure
 
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
     from paceline.evaluation.metrics import Metrics
     from paceline.evaluation.outcome import CaseOutcome, TruthOutcome
 
-__all__ = ["comparison_lines", "explain", "figure_lines", "gate_lines", "report_lines", "scenario_lines"]
+__all__ = [
+    "ablation_lines",
+    "comparison_lines",
+    "explain",
+    "figure_lines",
+    "gate_lines",
+    "report_lines",
+    "scenario_lines",
+]
 
 
 def report_lines(
@@ -48,6 +57,10 @@ def report_lines(
     if len(by_detector) > 1:
         yield ""
         yield from comparison_lines(by_detector)
+    lacking = [name for name in by_detector if name.startswith(WITHOUT)]
+    if lacking:
+        yield ""
+        yield from ablation_lines({name: by_detector[name] for name in (engine, *lacking)})
     yield ""
     yield from gate_lines(gates)
 
@@ -215,6 +228,33 @@ def comparison_lines(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]
         if difference is not None:
             mean, low, high = difference
             yield f"  {name:10} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def ablation_lines(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:
+    """What each part is worth: figures without it on the same cases, shares with 95 % intervals, recall lost in pairs."""
+    whole, *_ = by_detector
+    rows: list[tuple[str, ...]] = [
+        ("engine", "right", "precision [95 %]", "recall [95 %]", "recall lost [95 %]", "class right [95 %]", "false alerts",
+         "false acts", "wrong node"),
+    ]  # fmt: skip
+    for name, outcomes in by_detector.items():
+        metrics = measure(outcomes)
+        lost = compare_recall(by_detector[whole], outcomes) if name != whole else None
+        rows.append(
+            (
+                name,
+                f"{metrics.right.hits}/{metrics.cases}",
+                _interval(metrics.precision),
+                _interval(metrics.recall),
+                f"{lost[0]:+.3f} [{lost[1]:+.3f}, {lost[2]:+.3f}]" if lost is not None else "-",
+                _interval(metrics.class_accuracy),
+                str(metrics.false_alerts),
+                str(metrics.false_remediations),
+                str(metrics.wrong_node_cordons),
+            )
+        )
+    yield "what each part is worth"
+    yield from _aligned(rows)
 
 
 def gate_lines(gates: Sequence[Gate]) -> Iterator[str]:

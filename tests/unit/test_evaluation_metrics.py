@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agents.simulation.benchmark import TUNING_SEEDS, cases
 from agents.simulation.benchmark.case import BenchmarkCase, FaultPlan, FleetPlan, JobPlan
 from paceline import evaluate_command as command
 from paceline.evaluation.ablation import PARTS, policy_without, record_without
@@ -15,7 +16,8 @@ from paceline.evaluation.case_run import ENGINE, run_case
 from paceline.evaluation.gates import CAVEAT, gates_of
 from paceline.evaluation.metrics import compare_recall, confusion, measure
 from paceline.evaluation.outcome import CaseOutcome, Cost, TruthOutcome
-from paceline.evaluation.report import explain, report_lines
+from paceline.evaluation.report import ablation_lines, explain, report_lines
+from schemas.events import KernelEvent
 from schemas.fleet import Job, Layout, RankPlacement
 from schemas.steps import StepTiming
 from streams.core.policy_file import check_policy
@@ -227,9 +229,27 @@ def test_every_ablation_is_a_policy_that_the_engine_takes_or_a_record_that_is_va
         job_id="j", effective_from_ns=0, node_id="n", rank=(0, 1), gpu_uuid=(None, None), stage=(0, 1)
     )
     job = Job(job_id="j", effective_from_ns=0, world_size=2, layout=Layout(pipeline=2))
-    changed = [record for record in (timing, placement, job) if record_without(record, without) != record]
-    assert bool(changed) is (part in {"peer_key", "covariates", "wait_edges"})
+    line = KernelEvent(node_id="n", agent_session="s", boot_id="b", kmsg_seq=1, event_time_ns=1, source="xid", code=43)
+    read = (timing, placement, job, line)
+    changed = [record for record in read if record_without(record, without) != record]
+    assert bool(changed) is (part != "persistence")
     assert policy is not None or changed
+
+
+def test_engines_that_lack_a_part_run_on_the_same_records_and_are_laid_side_by_side() -> None:
+    outcomes = run_case(small(), 3, ablation=True)
+    names = [told.detector for told in outcomes]
+    assert names == ["paceline", *(f"without {part}" for part in PARTS)]
+    assert outcomes[0].verdict_sha256 == run_case(small(), 3)[0].verdict_sha256
+    lines = list(ablation_lines({told.detector: [told] for told in outcomes}))
+    assert [line.split("  ")[0] for line in lines[2:]] == names
+
+
+def test_the_ablation_suite_is_a_fixed_part_of_ci() -> None:
+    chosen = [case.case_id for case, _ in cases("ablation", TUNING_SEEDS, in_turn=True)]
+    assert set(chosen) < {case.case_id for case, _ in cases("ci", (0,))}
+    assert len(chosen) == len(set(chosen))
+    assert {name.split("/")[0] for name in chosen} > {"A1", "A2", "A5", "B3", "B4", "B16", "B32"}
 
 
 def test_without_the_peer_key_all_ranks_have_one_stage() -> None:

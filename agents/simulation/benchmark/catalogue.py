@@ -6,6 +6,8 @@ is every case with every seed; where time is short each case has one, and all of
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from agents.simulation.benchmark.replicas import (
 from agents.simulation.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from agents.simulation.benchmark.case import BenchmarkCase
 
@@ -41,11 +43,28 @@ def _ci_cases() -> Iterator[BenchmarkCase]:
     return chain(plain_cases(), adversarial_cases())
 
 
-def _in_turn(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
+def _ablation_cases() -> list[BenchmarkCase]:
+    """Of `ci`, below 128 ranks, one case of each row, variant and shape: the one whose severity is next to 20 %."""
+    chosen: dict[tuple[str, str, str], tuple[float, BenchmarkCase]] = {}
+    for case in _ci_cases():
+        scenario, variant, shape = case.case_id.split("/")
+        severity = case.tags.get("severity")
+        distance = abs(severity - 0.2) if isinstance(severity, float) else 0.0
+        key = (scenario, re.sub(r"-?\d+pct", "", variant), shape)
+        if case.ranks < 128 and (key not in chosen or distance < chosen[key][0]):
+            chosen[key] = (distance, replace(case, suite="ablation"))
+    return [case for _, case in chosen.values()]
+
+
+def _ablation(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
+    return [(case, seed) for case in _ablation_cases() for seed in seeds]
+
+
+def _in_turn(cases_of: Iterable[BenchmarkCase], seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
     """Each case once: a row's cases of one shape share a seed, so that what varies among them varies alone."""
     numbers: dict[tuple[str, str], int] = {}
     pairs = []
-    for case in _ci_cases():
+    for case in cases_of:
         key = (case.scenario, case.case_id.rpartition("/")[2])
         pairs.append((case, seeds[numbers.setdefault(key, len(numbers)) % len(seeds)]))
     return pairs
@@ -53,6 +72,7 @@ def _in_turn(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
 
 _SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] = {
     "ci": _ci,
+    "ablation": _ablation,
     "minder": minder_cases,
     "greyhound": greyhound_cases,
     "greyhound_detection": greyhound_detection_cases,
@@ -61,8 +81,9 @@ _SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] =
     "soak": soak_cases,
     "barrier": barrier_cases,
 }
+_TAKING_TURNS: dict[str, Callable[[], Iterable[BenchmarkCase]]] = {"ci": _ci_cases, "ablation": _ablation_cases}
 SUITES = tuple(_SUITES)
-"""ci: rows A and B. minder: C1. greyhound: C3. greyhound_detection: C2. what_if: C4. resihp: C8. soak: fault-free at
+"""ci: rows A and B. ablation: a part of them. minder: C1. greyhound: C3. greyhound_detection: C2. what_if: C4. resihp: C8. soak: fault-free at
 scale. barrier: 2,048 ranks that wait for one."""
 
 
@@ -78,11 +99,11 @@ def cases(
 
     Args:
         suite: one of `SUITES`.
-        seeds: in `ci`, `greyhound`, `resihp`, `soak` and `barrier` each case is run with each of them; the other suites
+        seeds: in `ci`, `ablation`, `greyhound`, `resihp`, `soak` and `barrier` each case is run with each of them; the other suites
             have a fixed number of cases, which take them in turn.
         limit: how many pairs at most, spread evenly over the suite, so that every row and every seed has its share.
         largest_ranks: leaves out cases of more ranks.
-        in_turn: of `ci` each case with one of the seeds only, which take turns over rows and shapes.
+        in_turn: of `ci` and `ablation` each case with one of the seeds only, which take turns over rows and shapes.
 
     Raises:
         ScenarioError: no such suite, or no seed.
@@ -91,7 +112,8 @@ def cases(
         raise ScenarioError(f"no suite {suite!r}; there are {', '.join(SUITES)}")
     if not seeds:
         raise ScenarioError(f"suite {suite}: it needs a seed at least")
-    pairs = _in_turn(seeds) if in_turn and suite == "ci" else _SUITES[suite](tuple(seeds))
+    takes_turns = _TAKING_TURNS.get(suite) if in_turn else None
+    pairs = _SUITES[suite](tuple(seeds)) if takes_turns is None else _in_turn(takes_turns(), seeds)
     if largest_ranks is not None:
         pairs = [(case, seed) for case, seed in pairs if case.ranks <= largest_ranks]
     if limit is not None and limit < len(pairs):
