@@ -26,7 +26,8 @@ FORMULAS: dict[str, Formula] = {
         (
             "own   = own_us, else compute_us + host_us + data_us: a rank's time without waiting",
             "peers = ranks of the same stage, part and role",
-            "e     = ln(own / median own of the peers without the rank itself)",
+            "work  = 1 + slope of tokens x excess of tokens over the peers' median + the same of sum_squared_lengths",
+            "e     = ln(own / work / median of own / work of the peers without the rank itself)",
             "noise = median over ranks of the running mean of |e - e of the step before| / 1.128, at least min_scale;",
             "        a running mean gives each step the weight 1/n until n = 16, then 1/16",
             "hit   : e > max(ln(1 + floor), scales x noise)",
@@ -66,6 +67,20 @@ FORMULAS: dict[str, Formula] = {
             "slow     : transfer > ratio x reference, ln(transfer / reference) > scales x noise, transfer >= least_us,",
             "           transfer >= least_share of the step, and the job's median own time < own_flat x its reference",
             "said after steps recorded steps in a row and gather_steps further ones",
+        )
+    ),
+    "slow_storage": Formula(
+        (
+            "data = median data_us over ranks; reference = median of its first 20 recorded steps, following by 1 % a step",
+            "slow : data > ratio x reference, data - reference > share x step time and >= of_excess x growth of median own,",
+            "       and at least covered of the ranks above reference + half of that; said after 5 recorded steps in a row",
+        )
+    ),
+    "uneven_work": Formula(
+        (
+            "factor = 1 + slope x (tokens / the peers' median of tokens - 1), slope from a fit of own time on work",
+            "said when the largest factor >= factor for 10 recorded steps in a row: expert_imbalance of a job with experts,",
+            "else token_imbalance",
         )
     ),
     "changed_ranks": Formula(
@@ -191,6 +206,16 @@ FORMULAS: dict[str, Formula] = {
         (
             "rate over a piece of 5 s > max(floor, factor_own x the port's own slow median), pieces in a row;",
             "pieces count from busy_bytes_per_s of traffic on; the median is learnt from pieces_to_learn of them",
+        )
+    ),
+    "device_peers": Formula(
+        (
+            "per piece of 5 s, node and metric the mean figure of the node's worst device; peers: nodes of the job and part",
+            "high metrics: figure - median of the peers > max(the metric's threshold, scales x 1.4826 MAD); low ones reversed",
+            "said when out without a break for persist_ns, or with_code_ns where a code of a GPU came within code_ns before;",
+            "      of at least peers others; not when more than most_share of the nodes are out",
+            "thresholds: pause_frames_per_s, cpu_busy_off, io_pressure_off_pct, gpu_util_off_pct, nvlink_errors_per_s,",
+            "      pcie_off, port_speed_off, port_errors_per_s, thermal_share, sm_clock_off",
         )
     ),
     "clock_skew": Formula(

@@ -54,7 +54,7 @@ def impact_of(
     """
     step = kept.step
     peers = next(group for group in work_peers(step, roster) if lead in group)
-    gain = step_gain(step, lead, np.flatnonzero(np.isin(step.rank, members)), peers)
+    gain = step_gain(step, lead, np.flatnonzero(np.isin(step.rank, members)), peers, kept.work)
     total_us = step.step_time_us
     if gain is None or not total_us:
         return None

@@ -37,12 +37,13 @@ class ThresholdInForce:
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """One rank of a comparison in the finding's step."""
+    """One rank of a comparison in the finding's step; `work` is how much more time its work explains, 1 for equal work."""
 
     rank: int
     node_id: str
     own_us: int | None
     wait_us: int | None
+    work: float
     is_subject: bool
 
 
@@ -55,9 +56,10 @@ class PeerComparison:
         rank: the rank that was judged; of several the slowest.
         rows: all peers, itself among them, in rank order.
         own_us: its own time.
-        peer_median_us: median of the others.
+        work: by how much more of it its work explains than the peers' (a factor).
+        peer_median_us: median of the others' own / work.
         peer_mad_us: their median absolute deviation from it.
-        ratio: own over the peers' median.
+        ratio: own / work over the peers' median.
         log_ratio: natural logarithm of that, the rule's score.
         noise_scale: the job's noise, as the rule had it.
         changes: by rank, the running mean of the change of its score from step to step; their median over 1.128 is the
@@ -69,6 +71,7 @@ class PeerComparison:
     rank: int
     rows: tuple[PeerRow, ...]
     own_us: int
+    work: float
     peer_median_us: float
     peer_mad_us: float
     ratio: float
@@ -86,6 +89,7 @@ class RankStepRow:
     event_time_ns: int
     first_offset: int
     own_us: int | None
+    work: float | None
     peer_median_us: float | None
     log_ratio: float | None
     noise_scale: float

@@ -21,6 +21,7 @@ from streams.core.step_join import StepJoin
 from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import StragglerThresholds
 from streams.detectors.work_peers import work_peers
+from streams.detectors.workload_fit import WorkloadFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,8 +67,12 @@ def history_around(lines: Iterable[ArchiveLine | BadLine], finding: Finding, ros
             join.add(record, line.offset)
     history = StepHistory(limits=limits)
     kept: deque[KeptStep] = deque(maxlen=history.kept.maxlen)
+    fit = WorkloadFit()
     for step in join.close(finding.event_time_ns, job.expected, job.members, True):
-        log_ratio = log_ratio_to_peers(step.own_us, work_peers(step, job))
-        kept.append(KeptStep(step, None, log_ratio, np.full(len(step.rank), np.nan), noise_scale, limit))
+        peers = work_peers(step, job)
+        explained = fit.on_step(step, peers)
+        work = explained.factor if explained is not None else np.ones(len(step.rank))
+        log_ratio = log_ratio_to_peers(step.own_us / work, peers)
+        kept.append(KeptStep(step, None, work, log_ratio, np.full(len(step.rank), np.nan), noise_scale, limit))
     history.kept = kept
     return history if kept and kept[-1].step.step == finding.step else None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from schemas.fleet import Policy
     from streams.core.roster import JobRoster, Roster
     from streams.core.step_join import ClosedStep
+    from streams.detectors.workload_fit import Explained
 
 __all__ = ["Remade", "find_again"]
 
@@ -61,12 +62,12 @@ class _Watch:
         self._finding_id = finding_id
         self._histories: dict[tuple[str, int], StepHistory] = {}
 
-    def on_step(self, step: ClosedStep, roster: Roster, outputs: list[Record]) -> None:
+    def on_step(self, step: ClosedStep, roster: Roster, explained: Explained | None, outputs: list[Record]) -> None:
         if self.remade.finding is not None:
             return  # steps that were closed together with the finding's: the history ends at its step
         history = self._histories.setdefault((step.job_id, step.epoch), StepHistory())
         result = next((record for record in outputs if isinstance(record, StepResult)), None)
-        history.take(step, result, roster.job(step.job_id, step.epoch), roster.policy)
+        history.take(step, result, roster.job(step.job_id, step.epoch), roster.policy, explained)
         if self.on_outputs(outputs, roster):
             self.remade.history = history
 
@@ -88,7 +89,7 @@ class _WatchedJobs(JobsEngine):
 
     def _judge(self, state: Any, step: ClosedStep, roster: JobRoster) -> list[Record]:
         outputs = super()._judge(state, step, roster)
-        self._watch.on_step(step, self._roster, outputs)
+        self._watch.on_step(step, self._roster, state.straggler.explained, outputs)
         return outputs
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from schemas.results import StepResult
     from streams.core.roster import JobRoster
     from streams.core.step_join import ClosedStep
+    from streams.detectors.workload_fit import Explained
 
 __all__ = ["KeptStep", "StepHistory", "compare", "members_of"]
 
@@ -37,10 +38,14 @@ _JOB_ROWS = 24
 
 @dataclass(frozen=True, slots=True)
 class KeptStep:
-    """One closed step with the rule's figures: score and noise as the rule had them when it judged the step."""
+    """One closed step with the rule's figures: score and noise as the rule had them when it judged the step.
+
+    `work` is by how much more time each rank's work explains than its peers' (a factor, 1 for equal work).
+    """
 
     step: ClosedStep
     result: StepResult | None
+    work: NDArray[np.float64]
     log_ratio: NDArray[np.float64]
     mean: NDArray[np.float64]
     noise_scale: float
@@ -56,20 +61,38 @@ class StepHistory:
     limits: StragglerThresholds = field(default_factory=StragglerThresholds)
     _charts: PaceCharts = field(default_factory=lambda: PaceCharts.empty(np.array([], dtype=np.int64)))
 
-    def take(self, step: ClosedStep, result: StepResult | None, roster: JobRoster, policy: Policy | None) -> None:
-        """Note a step; of masked phases no figures are made, since no rule looks at them."""
+    def take(
+        self,
+        step: ClosedStep,
+        result: StepResult | None,
+        roster: JobRoster,
+        policy: Policy | None,
+        explained: Explained | None = None,
+    ) -> None:
+        """Note a step; of masked phases no figures are made, since no rule looks at them.
+
+        Args:
+            step: the step.
+            result: what was published of it.
+            roster: who does the same work.
+            policy: thresholds.
+            explained: what the rule says that its ranks' work explains.
+        """
+        work = np.ones(len(step.rank))
         if step.phase != "train":
             unknown = np.full(len(step.rank), np.nan)
-            self.kept.append(KeptStep(step, result, unknown, unknown, 0.0, 0.0))
+            self.kept.append(KeptStep(step, result, work, unknown, unknown, 0.0, 0.0))
             return
+        if explained is not None and len(explained.factor) == len(work):
+            work = explained.factor
         self.limits = limits = thresholds_for(StragglerThresholds(), policy, "straggler")
         self._charts = charts = self._charts.admit(step.rank)
         at = np.searchsorted(charts.rank, step.rank)
-        log_ratio = log_ratio_to_peers(step.own_us, work_peers(step, roster))
+        log_ratio = log_ratio_to_peers(step.own_us / work, work_peers(step, roster))
         noise_scale = charts.fold(at, log_ratio, limits)
         limit = max(float(np.log1p(limits.floor)), limits.scales * noise_scale)
         self.recorded += 1
-        self.kept.append(KeptStep(step, result, log_ratio, charts.mean[at].copy(), noise_scale, limit))
+        self.kept.append(KeptStep(step, result, work, log_ratio, charts.mean[at].copy(), noise_scale, limit))
 
     def changes(self) -> dict[int, float]:
         """By rank, the running mean of the change of its score; of ranks that were seen more than once."""
@@ -120,7 +143,7 @@ def compare(history: StepHistory, finding: Finding, roster: JobRoster) -> tuple[
         return None
     lead = max(known.tolist(), key=lambda position: (kept.log_ratio[position], -position))
     peers = next(group for group in work_peers(step, roster) if lead in group)
-    others = step.own_us[peers[peers != lead]]
+    others = (step.own_us / kept.work)[peers[peers != lead]]
     others = others[others > 0]
     median = float(np.median(others))
     rank = int(step.rank[lead])
@@ -132,11 +155,12 @@ def compare(history: StepHistory, finding: Finding, roster: JobRoster) -> tuple[
             "role": seat.role if seat is not None else None,
         },
         rank=rank,
-        rows=tuple(_peer_row(step, position, set(positions.tolist())) for position in peers.tolist()),
+        rows=tuple(_peer_row(kept, position, set(positions.tolist())) for position in peers.tolist()),
         own_us=int(step.own_us[lead]),
+        work=float(kept.work[lead]),
         peer_median_us=median,
         peer_mad_us=float(np.median(np.abs(others - median))),
-        ratio=float(step.own_us[lead]) / median,
+        ratio=float(step.own_us[lead]) / float(kept.work[lead]) / median,
         log_ratio=float(kept.log_ratio[lead]),
         noise_scale=kept.noise_scale,
         changes=history.changes(),
@@ -145,12 +169,14 @@ def compare(history: StepHistory, finding: Finding, roster: JobRoster) -> tuple[
     return comparison, lead
 
 
-def _peer_row(step: ClosedStep, position: int, subjects: set[int]) -> PeerRow:
+def _peer_row(kept: KeptStep, position: int, subjects: set[int]) -> PeerRow:
+    step = kept.step
     return PeerRow(
         int(step.rank[position]),
         step.node_id[position],
         _whole(step.own_us[position]),
         _whole(step.columns["wait_us"][position]),
+        float(kept.work[position]),
         position in subjects,
     )
 
@@ -158,8 +184,9 @@ def _peer_row(step: ClosedStep, position: int, subjects: set[int]) -> PeerRow:
 def _rank_row(kept: KeptStep, rank: int) -> RankStepRow:
     step = kept.step
     here = np.flatnonzero(step.rank == rank)
-    own = log_ratio = mean = None
+    own = log_ratio = mean = work = None
     if here.size:
+        work = float(kept.work[here[0]])
         own = _whole(step.own_us[here[0]])
         log_ratio = _known(kept.log_ratio[here[0]])
         mean = _known(kept.mean[here[0]])
@@ -168,7 +195,8 @@ def _rank_row(kept: KeptStep, rank: int) -> RankStepRow:
         step.event_time_ns,
         step.first_offset,
         own,
-        own / float(np.exp(log_ratio)) if own is not None and log_ratio is not None else None,
+        work,
+        own / work / float(np.exp(log_ratio)) if own is not None and work and log_ratio is not None else None,
         log_ratio,
         kept.noise_scale,
         kept.limit,

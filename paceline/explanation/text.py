@@ -76,16 +76,26 @@ def _comparison(comparison: PeerComparison, explanation: Explanation) -> Iterato
     key = " ".join(f"{name}={value if value is not None else '-'}" for name, value in comparison.key.items())
     yield ""
     yield f"peers in step {explanation.finding.step}: {len(comparison.rows)} ranks of {key}"
+    is_uneven = any(row.work != 1.0 for row in comparison.rows)
     yield from _table(
-        ("rank", "node", "own, us", "waiting, us", ""),
+        ("rank", "node", "own, us", *(["work"] if is_uneven else []), "waiting, us", ""),
         [
-            (row.rank, row.node_id, row.own_us, row.wait_us, "<- judged" if row.is_subject else "")
+            (
+                row.rank,
+                row.node_id,
+                row.own_us,
+                *([f"{row.work:.6f}"] if is_uneven else []),
+                row.wait_us,
+                "<- judged" if row.is_subject else "",
+            )
             for row in _around(comparison.rows, comparison.rank)
         ],
     )
     if len(comparison.rows) > _MOST_PEERS:
         yield f"  and {len(comparison.rows) - _MOST_PEERS} more: --json has all"
     yield f"  own of rank {comparison.rank}                 {comparison.own_us} us"
+    if is_uneven:
+        yield f"  work of rank {comparison.rank}                {comparison.work:.6f}, own / work {comparison.own_us / comparison.work:.1f} us"
     yield f"  median of the others            {comparison.peer_median_us:.1f} us, MAD {comparison.peer_mad_us:.1f} us"
     yield f"  ratio                           {comparison.ratio:.6f}"
     yield f"  e = ln(ratio)                   {comparison.log_ratio:.6f}"

@@ -45,7 +45,13 @@ class StepGain:
     own_wait_us: int | None = None
 
 
-def step_gain(step: ClosedStep, lead: int, members: NDArray[np.int64], peers: NDArray[np.int64]) -> StepGain | None:
+def step_gain(
+    step: ClosedStep,
+    lead: int,
+    members: NDArray[np.int64],
+    peers: NDArray[np.int64],
+    work: NDArray[np.float64] | None = None,
+) -> StepGain | None:
     """What one step would gain.
 
     Args:
@@ -53,6 +59,7 @@ def step_gain(step: ClosedStep, lead: int, members: NDArray[np.int64], peers: ND
         lead: position of the culprit, or of the slowest of several.
         members: positions of all that are slow as one (a tensor group, a node), `lead` among them.
         peers: positions of those who do the same work; members among them are left out.
+        work: per rank, how much more own time its work explains than the peers' (a factor); null for equal work.
 
     Returns:
         The gain, or None where own times are unknown or there is no peer.
@@ -62,8 +69,9 @@ def step_gain(step: ClosedStep, lead: int, members: NDArray[np.int64], peers: ND
     others = others[~np.isnan(own[others])]
     if not others.size or np.isnan(own[lead]):
         return None
-    median = float(np.median(own[others]))
-    excess = max(0.0, float(own[lead]) - median)
+    factor = np.ones(len(own)) if work is None else work
+    usual = float(np.median(own[others] / factor[others])) * float(factor[lead])
+    excess = max(0.0, float(own[lead]) - usual)
     wait = _wait_at_meetings(step)
     known = others[~np.isnan(wait[others])]
     if known.size and not np.isnan(wait[lead]):
@@ -71,7 +79,7 @@ def step_gain(step: ClosedStep, lead: int, members: NDArray[np.int64], peers: ND
         gain = min(max(0.0, least - float(wait[lead])), excess)
         return StepGain(round(gain), round(excess), "waits", round(least), round(float(wait[lead])))
     rest = np.setdiff1d(np.flatnonzero(~np.isnan(own)), members)
-    next_longest = max(float(own[rest].max()), median) if rest.size else median
+    next_longest = max(float(own[rest].max()), usual) if rest.size else usual
     gain = min(max(0.0, float(own[lead]) - next_longest), excess)
     return StepGain(round(gain), round(excess), "own_times")
 

@@ -182,6 +182,32 @@ def test_what_the_step_would_be_without_the_culprit_is_in_time_mfu_gpu_hours_and
     assert told(finding.finding_id, path)["impact"]["price_per_gpu_hour"] == 3.0
 
 
+def test_unequal_work_is_taken_out_of_the_comparison_as_the_rule_does_it(tmp_path: Path) -> None:
+    def uneven(step: int, rank: int) -> int:
+        return 1000 + (step * 131 + rank * 377) % 400
+
+    records: list[tuple[int, Record]] = []
+    for arrival_ns, record in job_records(30):
+        if isinstance(record, StepTiming):
+            assert record.own_us is not None
+            tokens = tuple(uneven(record.step, rank) for rank in range(RANKS))
+            own = tuple(round((entry or 0) * t / 1200) for entry, t in zip(record.own_us, tokens, strict=True))
+            records.append((arrival_ns, record.model_copy(update={"own_us": own, "tokens": tokens})))
+        else:
+            records.append((arrival_ns, record))
+    path = write(tmp_path / "run.jsonl", records)
+    finding = found(path, "straggler")
+    assert finding.subject.rank == SLOW
+    explanation = told(finding.finding_id, path)
+    comparison = explanation["comparison"]
+    assert any(row["work"] != 1.0 for row in comparison["rows"])
+    rest = [row["own_us"] / row["work"] for row in comparison["rows"]]
+    assert comparison["ratio"] == pytest.approx(rest[SLOW] / np.median(np.delete(rest, SLOW)))
+    assert comparison["ratio"] == pytest.approx(finding.slowdown, rel=1e-5)
+    assert explanation["notes"] == []
+    assert "work" in CliRunner().invoke(app, ["explain", finding.finding_id, str(path)]).stdout
+
+
 def test_without_reported_waits_the_next_longest_own_time_stands_in(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", job_records(with_waits=False))
     finding = found(path, "straggler")
