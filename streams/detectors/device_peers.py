@@ -3,7 +3,8 @@
 Once per piece of 5 s and metric (`node_figures`, in order of priority) each node's figure is held against the median of
 all nodes of the same job and part in the partition. `device_peers` (warning, about the node) opens when one metric was out
 for 120 s without a break; after 10 s where it is a GPU that stands still and the kernel has just reported a code of that
-node's GPUs, because those are two witnesses. More than a tenth of the nodes out at a time is no node's fault.
+node's GPUs, because those are two witnesses. Nodes that went out together in one metric, more than two of them or two of
+one leaf or rack, have a cause in common and none is named.
 
 An observation to be acted on by people. It cannot see a device that is slow without a counter that shows it, nor jobs of
 fewer than 4 nodes in a partition, nor what all nodes have in common. Pieces are judged when the partition's time is 5 s
@@ -55,7 +56,8 @@ class DevicePeersThresholds:
         scales: distance from the median in robust standard deviations (1.4826 MAD) that is out; that of stage peers in
             three published traces.
         peers: other nodes that must tell the same metric.
-        most_share: share of the nodes (ratio) above which nobody is named; one node always may be.
+        together_ns: nodes that went out in one metric within this span went out together.
+        most_together: nodes that may go out together and each be at fault; of one leaf or rack only one.
         pause_frames_per_s: pause frames transmitted a second above the median. As for `pfc_pause`.
         cpu_busy_off: busy share of the processors above the median (ratio).
         io_pressure_off_pct: time waiting for disks above the median (percentage points).
@@ -73,7 +75,8 @@ class DevicePeersThresholds:
     code_ns: int = 60_000_000_000
     scales: float = 6.0
     peers: int = 3
-    most_share: float = 0.10
+    together_ns: int = 60_000_000_000
+    most_together: int = 2
     pause_frames_per_s: float = 100.0
     cpu_busy_off: float = 0.30
     io_pressure_off_pct: float = 10.0
@@ -216,7 +219,10 @@ class DevicePeers:
                 for node_id, what in self._compare(metric, members, figures, start_ns, limits).items():
                     out.setdefault(node_id, {})[metric.name] = what
             for node_id in members:
-                yield from self._say(node_id, out.get(node_id, {}), start_ns + _PIECE_NS, (job_id, epoch), limits)
+                of_node = out.get(node_id, {})
+                shared = {name for name in of_node if self._is_shared(node_id, name, out, roster, limits)}
+                alone = {name: what for name, what in of_node.items() if name not in shared}
+                yield from self._say(node_id, alone, start_ns + _PIECE_NS, (job_id, epoch), limits)
 
     def _compare(
         self,
@@ -237,7 +243,7 @@ class DevicePeers:
             off = max(floor, limits.scales * spread)
             sign = 1.0 if metric.worst == "high" else -1.0
             (rows,) = np.nonzero(sign * (values - median) > off)
-            if off > 0 and len(rows) <= max(1, int(limits.most_share * len(told))):
+            if off > 0:
                 limit = median + sign * off
                 found = {told[row][0]: _Out(float(values[row]), median, limit, len(told)) for row in rows.tolist()}
         for name, _ in told:
@@ -247,6 +253,28 @@ class DevicePeers:
             else:
                 since_ns.pop(metric.name, None)
         return found
+
+    def _is_shared(
+        self,
+        node_id: str,
+        metric: str,
+        out: dict[str, dict[str, _Out]],
+        roster: Roster,
+        limits: DevicePeersThresholds,
+    ) -> bool:
+        """Whether so many nodes went out together with this one, or one so near, that the cause is not the node's."""
+        since_ns = self._nodes[node_id].since_ns[metric]
+        others = [
+            name
+            for name, what in out.items()
+            if metric in what
+            and name != node_id
+            and abs(self._nodes[name].since_ns[metric] - since_ns) <= limits.together_ns
+        ]
+        if len(others) >= limits.most_together:
+            return True
+        own = _places(node_id, roster)
+        return any(own & _places(name, roster) for name in others)
 
     def _say(
         self, node_id: str, out: dict[str, _Out], end_ns: int, job: tuple[str, int], limits: DevicePeersThresholds
@@ -330,3 +358,11 @@ class DevicePeers:
             for start, nodes in snapshot["pieces"]
         }
         self._judged_ns = snapshot["judged_ns"]
+
+
+def _places(node_id: str, roster: Roster) -> set[tuple[str, str]]:
+    """The leaf and the rack that a node is registered with."""
+    node = roster.nodes.get(node_id)
+    if node is None:
+        return set()
+    return {(kind, name) for kind, name in (("leaf", node.leaf), ("rack", node.rack)) if name is not None}

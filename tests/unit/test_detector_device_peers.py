@@ -8,7 +8,7 @@ import pytest
 from factories import JOB, SITE, at, gpu_frame, job, placement, policy, uuid_of, xid_event
 
 from schemas.events import HostLoad, NodeStatus
-from schemas.fleet import RulePolicy
+from schemas.fleet import Node, RulePolicy
 from schemas.frames import FabricFrame
 from streams.core.roster import Roster
 from streams.detectors.device_peers import DevicePeers
@@ -123,9 +123,30 @@ def test_small_differences_links_of_idle_gpus_and_unknown_figures_are_nothing(od
     assert heard(lambda _: columns) == []
 
 
-def test_more_than_a_tenth_of_the_nodes_is_nobodys_node() -> None:
-    assert heard(stalled_from(0), alike=2) == []
-    assert len(heard(stalled_from(0), nodes=20, alike=2)) == 2
+def test_three_nodes_that_go_out_together_are_nobodys_fault_and_two_may_be() -> None:
+    assert heard(stalled_from(4), nodes=20, alike=3) == []
+    assert len(heard(stalled_from(4), nodes=20, alike=2)) == 2
+
+
+def test_nodes_that_go_out_one_after_the_other_are_each_at_fault() -> None:
+    starts = {"node-2": 0, "node-3": 15, "node-4": 30}
+    rule, roster, found = DevicePeers(SITE), roster_of(20), []
+    for tick in range(70):
+        for node in range(20):
+            node_id = f"node-{node}"
+            stalls = tick >= starts.get(node_id, 1000)
+            gpus(rule, roster, tick, node_id, {"gpu_util_pct": [0, 99]} if stalls else {})
+        found += list(rule.on_time(at(TICK_S * tick), roster))
+    assert [finding.subject.node_id for finding in found] == list(starts)
+
+
+@pytest.mark.parametrize(("place", "named"), [("leaf", 0), ("rack", 0), ("zone", 2)])
+def test_two_nodes_of_one_leaf_or_rack_share_their_cause(place: str, named: int) -> None:
+    roster = roster_of(20)
+    for node in range(20):
+        own = {place: "shared" if node in (2, 3) else f"other-{node}"}
+        roster.take(Node(node_id=f"node-{node}", effective_from_ns=at(0), **own))
+    assert len(heard(stalled_from(4), roster=roster, nodes=20, alike=2)) == named
 
 
 def test_all_nodes_idle_alike_say_nothing() -> None:
