@@ -52,3 +52,21 @@ def diagnose_roofline(
     from paceline.roofline_command import roofline_command
 
     raise typer.Exit(roofline_command(archive, json, precision))
+
+
+@diagnose_app.command("collectives")
+def diagnose_collectives(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Flight-recorder dumps with timing, profiler traces, directories of them.")
+    ],
+    json: _Json = False,
+    ranks_per_node: Annotated[int, typer.Option(min=1, help="Ranks are numbered node by node.")] = 8,
+    nvlink: Annotated[Optional[float], typer.Option(help="GB/s a GPU's links in its node carry each way.")] = None,  # noqa: UP045
+    network: Annotated[Optional[float], typer.Option(help="GB/s the network port of a GPU carries each way.")] = None,  # noqa: UP045
+    history: Annotated[Optional[Path], typer.Option(help="Bandwidths of earlier runs, to compare with.")] = None,  # noqa: UP045
+    remember: Annotated[bool, typer.Option("--remember", help="Add this run's to the history.")] = False,
+) -> None:
+    """Bandwidth of each communicator, transfer apart from waiting; status 2 if nothing can be used."""
+    from paceline.collectives_command import collectives_command
+
+    raise typer.Exit(collectives_command(paths, json, ranks_per_node, nvlink, network, history, remember))
