@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,9 @@ __all__ = [
     "transfers",
 ]
 
+
+_COLLECTIVES, _GROUP = attrgetter("collectives"), attrgetter("group")
+_INSTANCE, _DURATION = attrgetter("instance"), attrgetter("duration_us")
 
 _Meetings = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 """Positions with a known duration, by communicator, and where each communicator's begin among them."""
@@ -141,21 +145,14 @@ class CollectiveJoin:
         `instance` of a report is a column over the node's ranks, or, where its length is another, the name of the one
         communicator that the report is about.
         """
-        by_group: dict[str, list[CollectiveTiming]] = {}
-        uneven: set[str] = set()
-        for place, timing in enumerate(timings):
-            for collective in timing.collectives:
-                reports = by_group.setdefault(collective.group, [])
-                if len(reports) != place:
-                    uneven.add(collective.group)
-                reports.append(collective)
+        even = _one_of_each(timings)
         counts = [len(timing.rank) for timing in timings]
         result = {}
-        for group, reports in sorted(by_group.items()):
-            columns = [report.instance for report in reports]
-            is_even = len(reports) == len(timings) and group not in uneven and None not in columns
-            if is_even and [len(column) for column in columns if column is not None] == counts:
-                duration = known_numbers([report.duration_us for report in reports])
+        for group in sorted(even or {collective.group for timing in timings for collective in timing.collectives}):
+            columns: list[Any] = list(map(_INSTANCE, even[group])) if even else [None]
+            if None not in columns and list(map(len, columns)) == counts:
+                reports = even[group]
+                duration = known_numbers(map(_DURATION, reports))
                 op = next((report.op for report in reports if report.op is not None), None)
                 instance, names, meetings = self._of_columns(group, columns)
                 if isinstance(first, slice):
@@ -175,6 +172,20 @@ class CollectiveJoin:
         return known[1:]
 
 
+def _one_of_each(timings: Sequence[StepTiming]) -> dict[str, tuple[CollectiveTiming, ...]]:
+    """The nodes' reports by kind, where all nodes report the same kinds in one order, each once; else nothing."""
+    reports = list(map(_COLLECTIVES, timings))
+    if len(set(map(len, reports))) != 1:
+        return {}
+    by_group: dict[str, tuple[CollectiveTiming, ...]] = {}
+    for column in zip(*reports, strict=True):
+        groups = set(map(_GROUP, column))
+        if len(groups) != 1 or groups & by_group.keys():
+            return {}
+        by_group[groups.pop()] = column
+    return by_group
+
+
 def integers(columns: Iterable[Iterable[Any]]) -> NDArray[np.int64] | None:
     """Columns of integers, one after the other; None where one of them is unknown or has more than 64 bits."""
     try:
@@ -183,8 +194,9 @@ def integers(columns: Iterable[Iterable[Any]]) -> NDArray[np.int64] | None:
         return None
 
 
-def known_numbers(columns: Sequence[Sequence[int | None]]) -> NDArray[np.float64]:
+def known_numbers(given: Iterable[Sequence[int | None]]) -> NDArray[np.float64]:
     """Columns of integers, one after the other; NaN is unknown."""
+    columns = list(given)
     whole = integers(columns)
     return np.array(list(chain.from_iterable(columns)), dtype=np.float64) if whole is None else whole.astype(np.float64)
 
