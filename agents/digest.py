@@ -121,6 +121,7 @@ def collective_digest(
     dump_path: str,
     dump_sha256: str,
     limit_bytes: int | None = DIGEST_BYTES,
+    written_ns: int | None = None,
 ) -> CollectiveDigest:
     """The digest of a dump as the record that is published.
 
@@ -146,6 +147,7 @@ def collective_digest(
         completed=content.completed,
         entry_count=len(dump.collectives),
         pending_total=content.pending_total,
+        written_ns=written_ns,
     )
 
 

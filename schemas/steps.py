@@ -129,5 +129,7 @@ class CollectiveDigest(Record):
     completed: tuple[dict[str, Any], ...] = ()
     entry_count: int | None = Field(default=None, ge=0)
     """Entries of the dump, the ring's length at most."""
+    written_ns: EventTimeNs | None = None
+    """When the dump was last written; `event_time_ns` is when its agent read it."""
     pending_total: int | None = Field(default=None, ge=0)
     """Pending operations of the dump; `pending` holds fewer where there was no room."""

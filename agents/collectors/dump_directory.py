@@ -3,7 +3,7 @@
 Guarantees: a dump is told of once, when its size and time of change have not moved from one reading to the next and it is whole,
 or when they have stood still for two seconds, and again if it is written anew; it is `complete` if its pickle or JSON
 ends where the file does. Links are not followed, nothing of a pickle is built that is no plain data, and of one reading at most
-64 MiB are read. A whole dump of a rank that runs here, or lately ran, gives a digest, published under its time of change; the
+64 MiB are read. A whole dump of a rank that runs here, or lately ran, gives a digest, published with its time of change; the
 dump stays where it is. The rank is only in the file's name; whose it is, its owner says (`rank_places`).
 """
 
@@ -202,7 +202,8 @@ class DumpDirectoryCollector:
                 node_id=self._node_id,
                 agent_session=self._agent_session,
                 seq=self._number - 1,
-                event_time_ns=min(dump.modified_ns, now_ns),
+                event_time_ns=now_ns,
+                written_ns=min(max(dump.modified_ns, 0), now_ns),
                 dump_path=dump.path,
                 dump_sha256=dump.sha256,
             )

@@ -39,6 +39,7 @@ class _Kept(NamedTuple):
     is_dump: bool
     at_ns: int
     seq: int
+    written_ns: int
     offset: int
     node_id: str
     packed: bytes
@@ -91,7 +92,8 @@ class DigestGathering:
         """
         known = self._kept.get(record.rank)
         is_dump = not is_watchdog(record)
-        if record.event_time_ns < self._forgotten_ns:
+        written_ns = record.event_time_ns if record.written_ns is None else record.written_ns
+        if written_ns < self._forgotten_ns:
             return
         if known is not None and (is_dump, record.event_time_ns, record.seq) <= known[:3]:
             return
@@ -102,7 +104,9 @@ class DigestGathering:
             self.refused += 1
             return
         self._bytes = size
-        self._kept[record.rank] = _Kept(is_dump, record.event_time_ns, record.seq, offset, record.node_id, packed)
+        self._kept[record.rank] = _Kept(
+            is_dump, record.event_time_ns, record.seq, written_ns, offset, record.node_id, packed
+        )
         if not is_again:
             self._newest_ns = max(self._newest_ns, record.event_time_ns)
             self._is_new = True
@@ -115,7 +119,7 @@ class DigestGathering:
         if progress_ns > self._newest_ns:
             self._kept, self._bytes = {}, 0
             return
-        over = [rank for rank, kept in self._kept.items() if kept.at_ns < progress_ns]
+        over = [rank for rank, kept in self._kept.items() if kept.written_ns < progress_ns]
         for rank in over:
             self._bytes -= len(self._kept.pop(rank).packed)
 

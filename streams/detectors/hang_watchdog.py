@@ -33,7 +33,7 @@ def with_members(records: Iterable[CollectiveDigest], rank_count: int | None) ->
     """
     kept = list(records)
     dumps = [record for record in kept if not is_watchdog(record)]
-    needing = [i for i, record in enumerate(kept) if any(table.get("ranks") is None for table in record.groups)]
+    needing = [i for i, record in enumerate(kept) if any(_can_be_filled(table) for table in record.groups)]
     if not needing:
         return kept
     known = _known_groups(dumps)
@@ -46,6 +46,10 @@ def with_members(records: Iterable[CollectiveDigest], rank_count: int | None) ->
             update["pending"] = () if dumps else tuple(_sized(one, has_sizes) for one in record.pending)
         kept[i] = record.model_copy(update=update)
     return kept
+
+
+def _can_be_filled(table: dict[str, Any]) -> bool:
+    return table.get("ranks") is None and bool(table.get("is_watchdog") or table.get("desc") == WORLD)
 
 
 def _known_groups(dumps: Iterable[CollectiveDigest]) -> dict[str, list[dict[str, Any]]]:

@@ -130,7 +130,7 @@ def test_a_dump_of_a_rank_that_runs_here_gives_a_digest(tmp_path: Path) -> None:
     (record,) = readings.records
     assert isinstance(record, CollectiveDigest)
     assert (record.job_id, record.epoch, record.rank, record.node_id, record.seq) == ("job-1", 2, 3, "node-1", 0)
-    assert record.event_time_ns == written_ns
+    assert (record.event_time_ns, record.written_ns) == (written_ns + 2 * S, written_ns)
     assert record.dump_path == str(path)
     assert record.dump_sha256 == readings.dumps[0].sha256
     assert record.pending_total == 1
