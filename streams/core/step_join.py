@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, known_numbers
+from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, integers, known_numbers
 from streams.core.medians import median
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class StepJoin:
         if not (np.diff(rank) > 0).all():
             rank, first = np.unique(rank, return_index=True)
             nodes = tuple(map(nodes.__getitem__, first.tolist()))
-        columns = {name: _column(timings, name)[first] for name in STEP_COLUMNS}
+        columns = {name: column[first] for name, column in _columns(timings).items()}
         collectives = self._collectives.of(timings, first)
         _fill_own(columns)
         fill_wait(columns, collectives)
@@ -319,17 +319,25 @@ class StepJoin:
         self._step_times_us = deque(snapshot["step_times_us"], maxlen=33)
 
 
-def _column(timings: Sequence[StepTiming], name: str) -> NDArray[np.float64]:
-    columns = list(map(_COLUMN_OF[name], timings))
-    untold = columns.count(None)
-    if untold == len(columns):
+def _columns(timings: Sequence[StepTiming]) -> dict[str, NDArray[np.float64]]:
+    """All columns by name, the ranks of all shares one after the other; NaN is unknown."""
+    given = {name: list(map(column_of, timings)) for name, column_of in _COLUMN_OF.items()}
+    # All that are told in full at once, since each call of numpy costs as much as the values of many ranks.
+    told = [name for name, columns in given.items() if None not in columns]
+    whole = integers(chain.from_iterable(map(given.__getitem__, told)))
+    if whole is None:
+        return {name: _column(timings, columns) for name, columns in given.items()}
+    rows = dict(zip(told, whole.astype(np.float64).reshape(len(told), -1), strict=True)) if told else {}
+    return {name: rows[name] if name in rows else _column(timings, columns) for name, columns in given.items()}
+
+
+def _column(timings: Sequence[StepTiming], columns: Sequence[tuple[int | None, ...] | None]) -> NDArray[np.float64]:
+    if columns.count(None) == len(columns):
         return np.full(sum(len(timing.rank) for timing in timings), np.nan)
-    if untold:
-        columns = [
-            (None,) * len(timing.rank) if column is None else column
-            for timing, column in zip(timings, columns, strict=True)
-        ]
-    return known_numbers(columns)
+    return known_numbers(
+        (None,) * len(timing.rank) if column is None else column
+        for timing, column in zip(timings, columns, strict=True)
+    )
 
 
 def _fill_own(columns: dict[str, NDArray[np.float64]]) -> None:

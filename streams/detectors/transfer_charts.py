@@ -8,6 +8,7 @@ mixes nothing up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ __all__ = ["SlowNetworkThresholds", "TransferCharts"]
 
 _BLOCK = 5
 """The reference is the mean of medians of five: one long step in five does not move it, and four blocks are 20 steps."""
+
+_MOST_MEMBERS = np.iinfo(np.uint16).max
 
 _MEMORY = 16
 """Steps that the running mean of changes remembers."""
@@ -139,31 +142,37 @@ class TransferCharts:
             limits: thresholds.
         """
         whole = members >= np.maximum(self.members[rows], 2)
-        rows, x = rows[whole], transfer_us[whole]
-        self.members[rows] = np.minimum(members[whole], np.iinfo(np.uint16).max)
-        seen = self.seen[rows].astype(np.int64)
+        x = transfer_us
+        if not whole.all():
+            rows, x, members = rows[whole], transfer_us[whole], members[whole]
+        # Nearly always all are there, in their order: a slice is a view, and an index of all is a copy each time.
+        at: Any = slice(None) if rows.size == len(self.name) and (rows[1:] > rows[:-1]).all() else rows
+        self.members[at] = np.minimum(members, _MOST_MEMBERS)
+        seen = self.seen[at].astype(np.int64)
         log = np.log(x)
-        moved = np.abs(log - self.last[rows])
-        weight = 1.0 / np.clip(seen, 1, _MEMORY)
-        self.change[rows] += np.where(seen > 0, weight * (moved - self.change[rows]), 0.0)
-        self.last[rows] = log
-        if self.first is not None:
-            self._learn(rows[seen < REFERENCE_STEPS], x[seen < REFERENCE_STEPS])
-        self.seen[rows] = np.minimum(seen + 1, 255)
+        moved = np.abs(log - self.last[at])
+        weight = 1.0 / np.minimum(np.maximum(seen, 1), _MEMORY)
+        self.change[at] += np.where(seen > 0, weight * (moved - self.change[at]), 0.0)
+        self.last[at] = log
         learnt = seen >= REFERENCE_STEPS
+        if self.first is not None:
+            self._learn(rows[~learnt], x[~learnt])
+        self.seen[at] = np.minimum(seen + 1, 255)
         if self.first is not None and bool((self.seen >= REFERENCE_STEPS).all()):
             self.first = None
-        rows, x = rows[learnt], x[learnt]
+        if not learnt.all():
+            rows, x = rows[learnt], x[learnt]
+            at = rows
         watched = self.change[self.seen > 1]
         # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
         scale = max(median(watched) / 1.128, limits.min_scale) if watched.size else limits.min_scale
-        ratio = x / self.reference[rows]
-        above = ratio > max(limits.ratio, float(np.exp(limits.scales * scale)))
+        reference = self.reference[at]
+        above = x / reference > max(limits.ratio, math.exp(limits.scales * scale))
         # What has got slower does not become usual, whether or not it is blamed on the network.
-        follows = rows[~above & ~self.named[rows]]
-        self.reference[follows] += FOLLOW * (x[~above & ~self.named[rows]] - self.reference[follows])
+        follows = ~above & ~self.named[at]
+        self.reference[at] = np.where(follows, reference + FOLLOW * (x - reference), reference)
         slow = above & (x >= least_us) & may_be_slow
-        self.run[rows] = np.where(slow, np.minimum(self.run[rows], 254) + 1, 0)
+        self.run[at] = np.where(slow, np.minimum(self.run[at], 254) + 1, 0)
         return rows, slow
 
     def _learn(self, rows: NDArray[np.int64], x: NDArray[np.float64]) -> None:
