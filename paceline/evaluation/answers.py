@@ -41,6 +41,8 @@ CLASSES_OF_JOB_FINDING: dict[str, tuple[str, ...]] = {
     "scattered_pauses": ("software",),
     "stage_imbalance": ("partition",),
     "length_imbalance": ("workload",),
+    "expert_imbalance": ("workload",),
+    "token_imbalance": ("workload",),
 }
 """Findings that are an answer although they blame no rank, node or device: "job-level" or "network, unlocalised"."""
 

@@ -73,12 +73,26 @@ class JobPace:
         self._longest: deque[int] = deque(maxlen=_ENTROPY_STEPS)
 
     def on_step(
-        self, step: ClosedStep, roster: JobRoster, noise_scale: float, evidence: Evidence | None = None
+        self,
+        step: ClosedStep,
+        roster: JobRoster,
+        noise_scale: float,
+        evidence: Evidence | None = None,
+        explained_us: float = 0.0,
     ) -> Iterator[Finding]:
-        """Findings of one closed step of phase `train`, given the noise of own time between peers."""
+        """Findings of one closed step of phase `train`; steps come in step order.
+
+        Args:
+            step: the step.
+            roster: stages of ranks.
+            noise_scale: noise of own time between peers.
+            evidence: where the step is.
+            explained_us: own time of all ranks that another finding accounts for, such as slow storage.
+        """
         own_median = step.own_median_us
         if own_median is None:
             return
+        own_median = max(own_median - explained_us, 0.0)
         own_ratio = self._own.take(own_median, self.is_job_slow)
         limit = self._job_limit(own_median)
         yield from self._say(

@@ -26,6 +26,10 @@ _HISTORY = 64
 
 _MOST_STEPS = np.iinfo(np.uint16).max
 
+_LEANING_STEPS, _LEANING_OF = 3, 5
+_LEANING_SCALES = 2.0
+"""Half of the floor must be so many noise scales."""
+
 _MEMORY = 16
 """Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
 
@@ -45,6 +49,7 @@ class StragglerThresholds:
         quiet_steps: recorded steps without a hit after which a straggler is cleared.
         burst_hits, burst_steps: m of n of the burst chart, for a rank that is slow now and then.
         burst_quiet_steps: recorded steps without a hit after which such a one is cleared.
+        gather_steps: recorded steps that a slow rank waits while most of its node or tensor group leans the same way.
     """
 
     floor: float = 0.03
@@ -58,6 +63,7 @@ class StragglerThresholds:
     burst_hits: int = 8
     burst_steps: int = 50
     burst_quiet_steps: int = 60
+    gather_steps: int = 3
 
 
 @dataclass(slots=True)
@@ -159,6 +165,16 @@ class PaceCharts:
             & (leaning >= limits.slow_share * seen)
         )
         return {"fast": fast, "slow": slow, "burst": burst}
+
+    def leaning(
+        self, at: NDArray[np.int64], scale: float, limits: StragglerThresholds
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """Ranks that were above half of the floor in most of the last steps, and in the last; None where that is noise."""
+        if 0.5 * np.log1p(limits.floor) < _LEANING_SCALES * scale:
+            return None
+        lean = self.lean[at]
+        often = np.bitwise_count(lean & np.uint16(_mask(_LEANING_OF))) >= _LEANING_STEPS
+        return often, (lean & np.uint16(1)) == 1
 
     def hits_of(self, rank: int, steps: int) -> int:
         """How many of a rank's last steps were slow."""

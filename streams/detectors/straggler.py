@@ -30,12 +30,12 @@ from streams.core.peers import log_ratio_to_peers
 from streams.core.statement import Rule
 from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
+from streams.detectors.slow_units import Leaning, slow_units, subject_of
 from streams.detectors.work_peers import held_up, work_peers
 from streams.detectors.workload_fit import COVARIATES, WorkloadFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
@@ -79,6 +79,8 @@ class Straggler:
         self._fit = WorkloadFit()
         self._open: dict[str, _Standing] = {}
         self._candidates: dict[int, int] = {}
+        self._held: dict[int, int] = {}
+        """For how many steps a suspect has waited for the others of its node or group."""
         self._times: deque[int] = deque(maxlen=_TIMES)
         self._insufficient_ns: int | None = None
         self._recorded = 0
@@ -164,16 +166,28 @@ class Straggler:
                 subject = Subject.model_validate(standing.subject["named"])
                 yield self._finding(step, roster, subject, members, "cleared", standing, log_ratio, scale, evidence)
         standing_ranks = {rank for standing in self._open.values() for rank in standing.subject["ranks"]}
-        for members in self._units(step, roster, suspects.keys() - standing_ranks, log_ratio):
-            chart = min((suspects[rank] for rank in members), key=("fast", "slow", "burst").index)
-            onset_ns = min(self._onset_ns(rank, chart, step, limits) for rank in members)
+        unnamed = suspects.keys() - standing_ranks
+        may_wait = {rank for rank in unnamed if self._held.get(rank, 0) < limits.gather_steps}
+        leaning = self._leaning(step, scale, limits) if unnamed else Leaning()
+        units = slow_units(step, roster, unnamed, log_ratio, leaning, may_wait)
+        waiting = unnamed.difference(*units)
+        self._held = {rank: self._held.get(rank, 0) + 1 for rank in sorted(waiting)}
+        for members in units:
+            slow = [rank for rank in sorted(members) if rank in suspects]
+            chart = min((suspects[rank] for rank in slow), key=("fast", "slow", "burst").index)
+            onset_ns = min(self._onset_ns(rank, chart, step, limits) for rank in slow)
             key = ",".join(map(str, sorted(members)))
-            subject = self._subject(step, roster, members)
+            subject = subject_of(step, roster, members)
             # The name it was opened under: by the time it is cleared ranks may be missing and seats have changed.
             named = subject.model_dump(exclude_none=True)
             whom = {"ranks": sorted(members), "named": named}
             self._open[key] = standing = _Standing(onset_ns, 0, whom, chart, False, chart == "burst")
             yield self._finding(step, roster, subject, members, "open", standing, log_ratio, scale, evidence)
+
+    def _leaning(self, step: ClosedStep, scale: float, limits: StragglerThresholds) -> Leaning:
+        """Who else takes longer, as far as the noise lets it be told."""
+        lean = self._charts.leaning(np.searchsorted(self._charts.rank, step.rank), scale, limits)
+        return Leaning(*(frozenset(step.rank[ranks].tolist()) for ranks in lean)) if lean is not None else Leaning()
 
     def _is_over(self, standing: _Standing, members: set[int], limits: StragglerThresholds) -> bool:
         """Whether an open straggler has kept pace for long enough.
@@ -194,37 +208,6 @@ class Straggler:
             ago = self._charts.first_hit(rank, limits.burst_steps)
             return self._times[-1 - min(ago, len(self._times) - 1)]
         return self._candidates.get(rank, step.event_time_ns)
-
-    @staticmethod
-    def _units(
-        step: ClosedStep, roster: JobRoster, suspects: AbstractSet[int], log_ratio: NDArray[np.float64]
-    ) -> list[set[int]]:
-        """Suspects as they are to be named: one by one, or a tensor group or node that is slow as a whole."""
-        if not suspects:
-            return []
-        ratio = dict(zip(step.rank.tolist(), log_ratio.tolist(), strict=True))
-        tensor = roster.job.layout.tensor if roster.job is not None else 1
-        units: list[set[int]] = []
-        left = set(suspects)
-        by_node: dict[str, set[int]] = {}
-        by_tensor_group: dict[int, set[int]] = {}
-        for rank, node_id in zip(step.rank.tolist(), step.node_id, strict=True):
-            by_node.setdefault(node_id, set()).add(rank)
-            by_tensor_group.setdefault(rank // tensor, set()).add(rank)
-        wholes = [members for members in by_node.values() if len(members) > 1]
-        if tensor > 1:
-            wholes += [members for members in by_tensor_group.values() if len(members) > 1]
-        for members in sorted(wholes, key=lambda whole: (-len(whole), min(whole))):
-            if not members <= left:
-                continue
-            ranked = sorted((ratio[rank] for rank in members), reverse=True)
-            # One member far above the others is slow itself; the others are what it drags along or a second matter.
-            if ranked[0] > 2 * ranked[1]:
-                continue
-            units.append(set(members))
-            left -= members
-        units += [{rank} for rank in left]
-        return sorted(units, key=min)
 
     def _finding(
         self,
@@ -293,39 +276,16 @@ class Straggler:
                 break
         else:
             return {}
-        excess = {}
+        excess, explained = {}, self.explained
         for part in ("compute_us", "host_us", "data_us"):
             column = step.columns[part]
             if not np.isnan(column[lead]) and not np.isnan(column[others]).all():
                 # More work takes more compute time, hardly more of the rest.
-                by_work = part == "compute_us" and self.explained is not None
-                usual = column[others] / self.explained.factor[others] if by_work else column[others]
-                factor = self.explained.factor[lead] if by_work else 1.0
+                usual, factor = column[others], 1.0
+                if part == "compute_us" and explained is not None:
+                    usual, factor = usual / explained.factor[others], explained.factor[lead]
                 excess[f"{part.removesuffix('_us')}_excess_us"] = int(column[lead] - factor * np.nanmedian(usual))
         return excess
-
-    @staticmethod
-    def _subject(step: ClosedStep, roster: JobRoster, members: set[int]) -> Subject:
-        ordered = sorted(members)
-        nodes = {node for rank, node in zip(step.rank.tolist(), step.node_id, strict=True) if rank in members}
-        if len(ordered) == 1:
-            seat = roster.seats.get(ordered[0])
-            return Subject(
-                level="rank",
-                job_id=step.job_id,
-                rank=ordered[0],
-                stage=seat.stage if seat is not None else None,
-                node_id=seat.node_id if seat is not None else (min(nodes) if nodes else None),
-                gpu_uuid=seat.gpu_uuid if seat is not None else None,
-                pci_bus_id=seat.pci_bus_id if seat is not None else None,
-            )
-        of_nodes = {rank for rank, node in zip(step.rank.tolist(), step.node_id, strict=True) if node in nodes}
-        return Subject(
-            level="node" if len(nodes) == 1 and of_nodes == members else "rank_group",
-            job_id=step.job_id,
-            ranks=tuple(ordered),
-            node_id=min(nodes) if len(nodes) == 1 else None,
-        )
 
     def _insufficient(
         self,
@@ -376,6 +336,7 @@ class Straggler:
                 for key, s in sorted(self._open.items())
             },
             "candidates": dict(sorted(self._candidates.items())),
+            "held": dict(sorted(self._held.items())),
             "times": list(self._times),
             "insufficient_ns": self._insufficient_ns,
             "recorded": self._recorded,
@@ -388,6 +349,7 @@ class Straggler:
             self._fit.restore(snapshot["fit"])
         self._open = {key: _Standing(*standing) for key, standing in snapshot["open"].items()}
         self._candidates = {int(rank): at for rank, at in snapshot["candidates"].items()}
+        self._held = {int(rank): steps for rank, steps in snapshot.get("held", {}).items()}
         self._times = deque(snapshot["times"], maxlen=_TIMES)
         self._insufficient_ns = snapshot["insufficient_ns"]
         self._recorded = snapshot["recorded"]

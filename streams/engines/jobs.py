@@ -28,7 +28,9 @@ from streams.detectors.live_hang import LiveHang
 from streams.detectors.mfu import MfuRules, step_utilisation
 from streams.detectors.scattered_pauses import ScatteredPauses
 from streams.detectors.slow_network import SlowNetwork
+from streams.detectors.slow_storage import SlowStorage
 from streams.detectors.straggler import Straggler
+from streams.detectors.uneven_work import UnevenWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +67,22 @@ class _JobState:
     changed: ChangedRanks
     pauses: ScatteredPauses
     hang: LiveHang
+    storage: SlowStorage
+    uneven: UnevenWork
     rules: tuple[str, ...] = field(
-        default=("straggler", "mfu", "barrier_wait", "pace", "missing", "network", "changed", "pauses", "hang")
+        default=(
+            "straggler",
+            "mfu",
+            "barrier_wait",
+            "pace",
+            "missing",
+            "network",
+            "changed",
+            "pauses",
+            "hang",
+            "storage",
+            "uneven",
+        )
     )
 
 
@@ -193,6 +209,8 @@ class JobsEngine:
                 ChangedRanks(site),
                 ScatteredPauses(site),
                 LiveHang(site, job_id, epoch, self._partition),
+                SlowStorage(site),
+                UnevenWork(site),
             )
         return self._jobs[key]
 
@@ -216,15 +234,19 @@ class JobsEngine:
                 findings += straggler.on_step(step, roster, policy, evidence)
                 if is_enabled(policy, "scattered_pauses"):
                     findings += state.pauses.on_step(step, roster, straggler.pauses, policy, evidence)
+                if is_enabled(policy, "uneven_work"):
+                    findings += state.uneven.on_step(step, roster, straggler.explained, policy, evidence)
             findings += state.mfu.on_step(step, roster, result, policy, evidence)
             if is_enabled(policy, "barrier_wait"):
                 findings += state.barrier_wait.on_step(step, policy, evidence)
+            if is_enabled(policy, "slow_storage"):
+                findings += state.storage.on_step(step, policy, evidence)
             if is_enabled(policy, "job_pace"):
-                findings += state.pace.on_step(step, roster, straggler.noise_scale, evidence)
+                findings += state.pace.on_step(step, roster, straggler.noise_scale, evidence, state.storage.excess_us)
             if is_enabled(policy, "slow_network"):
                 findings += state.network.on_step(step, policy, evidence)
             if is_enabled(policy, "changed_ranks"):
-                is_slow = state.pace.is_job_slow
+                is_slow = state.pace.is_job_slow or state.storage.excess_us > 0
                 findings += state.changed.on_step(
                     step, straggler.noise_scale, straggler.named, is_slow, policy, evidence
                 )
@@ -292,7 +314,8 @@ class JobsEngine:
             state = self._state(job_id, int(epoch))
             state.join.restore(value["join"])
             for name in state.rules:
-                getattr(state, name).restore(value[name])
+                if name in value:  # a rule that is newer than the snapshot begins anew
+                    getattr(state, name).restore(value[name])
 
 
 def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_error: str | None) -> StepResult:

@@ -20,9 +20,11 @@ from streams.detectors.mfu import MfuRules, step_utilisation
 from streams.detectors.pfc import PfcPause
 from streams.detectors.scattered_pauses import ScatteredPauses
 from streams.detectors.slow_network import SlowNetwork
+from streams.detectors.slow_storage import SlowStorage
 from streams.detectors.sm_clock import SmClock
 from streams.detectors.straggler import Straggler
 from streams.detectors.thermal import ThermalViolation
+from streams.detectors.uneven_work import UnevenWork
 from streams.detectors.xid import XidCodes
 
 if TYPE_CHECKING:
@@ -203,6 +205,26 @@ class PausesOfStragglers:
         self.pauses.restore(snapshot["pauses"])
 
 
+class WorkOfStragglers:
+    """The rule of uneven work with the straggler rule, which tells it what work explains."""
+
+    def __init__(self) -> None:
+        self.straggler = Straggler(SITE)
+        self.uneven = UnevenWork(SITE)
+
+    def on_step(self, step: ClosedStep) -> list[Any]:
+        roster = ROSTER.job("job-1", 0)
+        list(self.straggler.on_step(step, roster, None))
+        return list(self.uneven.on_step(step, roster, self.straggler.explained, None))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"straggler": self.straggler.snapshot(), "uneven": self.uneven.snapshot()}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.straggler.restore(snapshot["straggler"])
+        self.uneven.restore(snapshot["uneven"])
+
+
 READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] = {
     "straggler": (
         lambda: Straggler(SITE),
@@ -226,6 +248,11 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Any, ClosedStep], Any]]] =
         lambda rule, step: list(rule.on_step(step, 0.005, frozenset(), False, None)),
     ),
     "scattered_pauses": (PausesOfStragglers, lambda rule, step: rule.on_step(step)),
+    "slow_storage": (
+        lambda: SlowStorage(SITE),
+        lambda rule, step: (list(rule.on_step(step, None)), rule.excess_us),
+    ),
+    "uneven_work": (WorkOfStragglers, lambda rule, step: rule.on_step(step)),
 }
 
 
@@ -303,7 +330,33 @@ def a_history_of_pauses() -> list[StepTiming]:
     ]
 
 
-HISTORIES = {"changed_ranks": a_history_of_some_ranks, "scattered_pauses": a_history_of_pauses}
+def a_history_of_uneven_steps() -> list[StepTiming]:
+    """Steps of four ranks of which one is given more tokens for a while, and all wait for data later on."""
+    timings = []
+    for step in range(120):
+        for node in range(2):
+            ranks = (2 * node, 2 * node + 1)
+            load = [1.25 if rank == 2 and 10 <= step < 40 else 1.0 for rank in ranks]
+            timings.append(
+                step_timing(
+                    step,
+                    10.0 * step,
+                    [round(us * (200_000 + 150 * ((7 * r + 3 * step) % 5))) for us, r in zip(load, ranks, strict=True)],
+                    node_id=f"node-{node}",
+                    first_rank=2 * node,
+                    tokens=tuple(round(8_192 * share) for share in load),
+                    data_us=(60_000 if 60 <= step < 80 else 1_000,) * 2,
+                )
+            )
+    return timings
+
+
+HISTORIES = {
+    "changed_ranks": a_history_of_some_ranks,
+    "scattered_pauses": a_history_of_pauses,
+    "slow_storage": a_history_of_uneven_steps,
+    "uneven_work": a_history_of_uneven_steps,
+}
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

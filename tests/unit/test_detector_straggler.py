@@ -193,6 +193,67 @@ def test_a_node_that_is_slow_as_a_whole_is_named_as_the_node() -> None:
     ]
 
 
+def test_a_node_whose_ranks_become_slow_a_step_or_two_apart_is_named_once() -> None:
+    """Five per cent in common, and offsets of the devices: some ranks pass the limit in every step, some in most."""
+    offsets = np.array([0.0, -0.006, 0.004, -0.008, 0.006, -0.004, 0.002, 0.008])
+
+    def own_of(index: int, rng: np.random.Generator) -> Any:
+        own = healthy(24, rng, sigma=0.004)
+        own[8:16] *= np.exp(offsets) * (1.04 if index >= 20 else 1.0)
+        return own
+
+    found = [f for f in follow(60, own_of, node_ranks=8) if f.kind == "straggler"]
+    assert [(f.subject.level, f.subject.node_id) for f in found] == [("node", "node-1")]
+    assert found[0].onset_ns in {at(200), at(210)}
+    assert found[0].step in range(23, 28)
+
+
+def test_one_slow_rank_of_a_node_that_keeps_pace_does_not_wait_for_the_others() -> None:
+    (finding,) = [f for f in follow(40, one_slow(9, 1.1, count=24, since=20), node_ranks=8) if f.kind == "straggler"]
+    assert (finding.subject.rank, finding.step) == (9, 23)
+
+
+def with_lengths(factor: float, tell: bool) -> list[tuple[int | None, int | None]]:
+    """Who is named when own time follows the squares of lengths, a fifth up or down, and rank 5 is slow."""
+    rng, rule, findings = np.random.default_rng(1), Straggler(SITE), []
+    for index in range(60):
+        squares = 1e8 * np.exp(rng.normal(0, 0.3, 16))
+        own = healthy(16, rng, sigma=0.01) * (0.4 + 0.6 * squares / 1e8)
+        own[5] *= factor if index >= 20 else 1.0
+        told: dict[str, Any] = {"sum_squared_lengths": tuple(int(s) for s in squares)} if tell else {}
+        findings += list(rule.on_step(closed(index, own, **told), roster_of(16), None))
+    return opened(findings)
+
+
+def test_lengths_that_are_told_are_taken_out_so_that_a_rank_a_tenth_slower_is_named_soon() -> None:
+    ((rank, step),) = with_lengths(1.1, tell=True)
+    assert rank == 5
+    assert step is not None
+    assert step < 36
+    assert with_lengths(1.1, tell=False) == []
+    assert with_lengths(1.0, tell=True) == []
+
+
+def test_a_finding_says_what_work_explains_and_the_rest_is_the_excess() -> None:
+    def uneven(index: int) -> ClosedStep:
+        own, tokens = [200_000.0 + 100 * ((3 * rank + index) % 5) for rank in range(8)], [8_000] * 8
+        for rank in (2, 5):
+            own[rank], tokens[rank] = own[rank] * 1.25, 10_000
+        own[5] *= 1.2
+        return closed(index, own, tokens=tuple(tokens))
+
+    rule, found = Straggler(SITE), []
+    for index in range(10):
+        found += [f for f in rule.on_step(uneven(index), roster_of(8), None) if f.kind == "straggler"]
+    (finding,) = found
+    values: dict[str, Any] = finding.values
+    assert finding.subject.rank == 5
+    assert finding.slowdown == pytest.approx(1.2, rel=0.03)
+    assert values["work_factor"] == pytest.approx(1.25, rel=0.03)
+    assert values["excess_us"] == pytest.approx(50_000, rel=0.15)
+    assert values["compute_excess_us"] == pytest.approx(50_000, rel=0.15)
+
+
 def test_a_tensor_group_that_is_slow_alike_is_named_as_the_group() -> None:
     def own_of(index: int, rng: np.random.Generator) -> Any:
         own = healthy(16, rng)

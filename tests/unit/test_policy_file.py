@@ -36,9 +36,11 @@ from streams.detectors.power import PowerThresholds
 from streams.detectors.row_remap import RowRemapThresholds
 from streams.detectors.scattered_pauses import ScatteredPausesThresholds
 from streams.detectors.slow_network import SlowNetworkThresholds
+from streams.detectors.slow_storage import SlowStorageThresholds
 from streams.detectors.sm_clock import SmClockThresholds
 from streams.detectors.straggler import StragglerThresholds
 from streams.detectors.thermal import ThermalThresholds
+from streams.detectors.uneven_work import UnevenWorkThresholds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,9 +66,11 @@ DEFAULTS: dict[str, Any] = {
     "row_remap": RowRemapThresholds(),
     "scattered_pauses": ScatteredPausesThresholds(),
     "slow_network": SlowNetworkThresholds(),
+    "slow_storage": SlowStorageThresholds(),
     "sm_clock": SmClockThresholds(),
     "straggler": StragglerThresholds(),
     "thermal_violation": ThermalThresholds(),
+    "uneven_work": UnevenWorkThresholds(),
 }
 SWITCHES = {"impossible_mfu", "job_pace", "mfu", "missing_ranks", "uncorrectable_ecc", "xid"}
 
