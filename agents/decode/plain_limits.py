@@ -53,6 +53,11 @@ def check_extent(value: Any, limits: Limits) -> None:
         if children is None or (id(container) in sizes and not is_left):
             continue
         name = id(container)
+        if not children:
+            sizes[name], depths[name] = 1 + len(container), 1
+            if sizes[name] > limits.items:
+                raise PickleError(f"written out in full it has more than {limits.items} items")
+            continue
         if not is_left:
             if name in open_ids:
                 raise PickleError("it contains itself")

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from agents.decode.pickle_refusal import refusal
 from agents.decode.plain_limits import DEFAULT_LIMITS, Limits, PickleError, check_extent
 
 __all__ = ["Limits", "PickleError", "loads"]
@@ -21,6 +22,12 @@ __all__ = ["Limits", "PickleError", "loads"]
 
 _PROTO: Final = 0x80
 _STOP: Final = ord(".")
+_GET1: Final = ord("h")
+_GET4: Final = ord("j")
+_PUT4: Final = ord("r")
+_MARK_CODE: Final = ord("(")
+_INT1: Final = ord("K")
+_EMPTY_DICT: Final = ord("}")
 _PROTOCOLS: Final = range(2, 6)
 _LARGEST_KEY: Final = 1 << 31
 """Integer keys beyond could be chosen to fall on each other; texts are hashed with a secret."""
@@ -32,27 +39,6 @@ _DICT_BYTES: Final = 72
 _TUPLE_BYTES: Final = 48
 _TEXT_BYTES: Final = 56
 _NUMBER_BYTES: Final = 36
-
-_NAMES: Final = {
-    ord("c"): "a global",
-    ord("i"): "an instance",
-    ord("o"): "an object",
-    ord("b"): "a state to set",
-    ord("R"): "a call",
-    ord("P"): "a persistent id",
-    ord("Q"): "a persistent id",
-    0x81: "an object",
-    0x82: "an extension",
-    0x83: "an extension",
-    0x84: "an extension",
-    0x92: "an object",
-    0x93: "a global",
-    0x97: "an outside buffer",
-    0x98: "an outside buffer",
-    0x8F: "a set",
-    0x90: "a set",
-    0x91: "a set",
-}
 
 
 def loads(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -73,50 +59,67 @@ def loads(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     return value
 
 
-class _Mark:
-    """Where a run of items begins on the stack."""
-
-    __slots__ = ()
-
-
-_MARK: Final = _Mark()
-
-
 class _Machine:
     """Stack, memo and position of one pickle."""
 
-    __slots__ = ("_budget_bytes", "_data", "_end", "_limits", "_memo", "_position", "_stack")
+    __slots__ = ("_budget_bytes", "_data", "_end", "_limits", "_marks", "_memo", "_position", "_stack")
 
     def __init__(self, data: bytes, limits: Limits) -> None:
         self._data = data
         self._end = len(data)
         self._position = 0
         self._stack: list[Any] = []
+        self._marks = [0]
+        """Where runs of items begin on the stack, behind the stack's own beginning."""
         self._memo: dict[int, Any] = {}
         self._limits = limits
         self._budget_bytes = limits.memory_bytes
 
     def run(self) -> Any:
+        # Four in five operations of a dump are one of these six: they cost no call here.
         data, end, operations, costs = self._data, self._end, _OPERATIONS, _COSTS
-        spent_bytes = 0
-        while self._position < end:
-            code = data[self._position]
-            self._position += 1
-            if code == _STOP:
-                return self._result()
-            operation = operations[code]
-            if operation is None:
-                raise PickleError(_refusal(code, self._position - 1))
-            spent_bytes += costs[code]
-            if spent_bytes > self._budget_bytes:
-                raise self._too_much()
-            operation(self)
+        push, memo, stack, marks = self._stack.append, self._memo, self._stack, self._marks
+        position, budget_bytes, spent_bytes = self._position, self._budget_bytes, 0
+        try:
+            while position < end:
+                code = data[position]
+                position += 1
+                spent_bytes += costs[code]
+                if spent_bytes > budget_bytes:
+                    raise self._too_much()
+                if code == _GET1:
+                    push(memo[data[position]])
+                    position += 1
+                elif code == _GET4:
+                    push(memo[int.from_bytes(data[position : position + 4], "little")])
+                    position += 4
+                elif code == _PUT4 and position + 4 <= end and len(stack) > marks[-1]:
+                    memo[int.from_bytes(data[position : position + 4], "little")] = stack[-1]
+                    position += 4
+                elif code == _MARK_CODE:
+                    marks.append(len(stack))
+                elif code == _INT1:
+                    push(data[position])
+                    position += 1
+                elif code == _EMPTY_DICT:
+                    push({})
+                else:
+                    self._position = position
+                    if code == _STOP:
+                        return self._result()
+                    operation = operations[code]
+                    if operation is None:
+                        raise PickleError(refusal(code, position - 1))
+                    operation(self)
+                    position, budget_bytes = self._position, self._budget_bytes
+        except (KeyError, IndexError):
+            raise PickleError("cut, or nothing is where it looks") from None
         raise PickleError("cut: it has no end")
 
     def _result(self) -> Any:
         if self._position != self._end:
             raise PickleError(f"{self._end - self._position} bytes follow its end")
-        if len(self._stack) != 1 or self._stack[0] is _MARK:
+        if len(self._stack) != 1 or len(self._marks) != 1:
             raise PickleError("it does not end with one value")
         return self._stack[0]
 
@@ -156,23 +159,22 @@ class _Machine:
         return int.from_bytes(self._take(size), "little", signed=True)
 
     def _pop(self) -> Any:
-        if not self._stack or self._stack[-1] is _MARK:
+        if len(self._stack) <= self._marks[-1]:
             raise PickleError("an operation lacks its value")
         return self._stack.pop()
 
     def _top(self, kind: type[Any], what: str) -> Any:
-        if not self._stack or type(self._stack[-1]) is not kind:
+        if len(self._stack) <= self._marks[-1] or type(self._stack[-1]) is not kind:
             raise PickleError(f"an operation lacks its {what}")
         return self._stack[-1]
 
     def _since_mark(self) -> list[Any]:
-        stack = self._stack
-        for index in range(len(stack) - 1, -1, -1):
-            if stack[index] is _MARK:
-                items = stack[index + 1 :]
-                del stack[index:]
-                return items
-        raise PickleError("an operation lacks its mark")
+        if len(self._marks) == 1:
+            raise PickleError("an operation lacks its mark")
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
+        return items
 
     def _text(self, size: int) -> None:
         raw = self._take(size)
@@ -195,14 +197,9 @@ class _Machine:
         self._stack.append(self._signed(size))
 
     def _remember(self, slot: int) -> None:
-        if not self._stack or self._stack[-1] is _MARK:
+        if len(self._stack) <= self._marks[-1]:
             raise PickleError("an operation lacks its value")
         self._memo[slot] = self._stack[-1]
-
-    def _recall(self, slot: int) -> None:
-        if slot not in self._memo:
-            raise PickleError(f"nothing was remembered as {slot}")
-        self._stack.append(self._memo[slot])
 
     def _fill(self, target: dict[Any, Any], items: list[Any]) -> None:
         if len(items) % 2:
@@ -233,9 +230,6 @@ class _Machine:
 
     def false(self) -> None:
         self._stack.append(False)
-
-    def int1(self) -> None:
-        self._stack.append(self._octet())
 
     def int2(self) -> None:
         self._stack.append(self._unsigned(2))
@@ -270,14 +264,8 @@ class _Machine:
     def octets8(self) -> None:
         self._octets(self._unsigned(8))
 
-    def mark(self) -> None:
-        self._stack.append(_MARK)
-
     def empty_list(self) -> None:
         self._stack.append([])
-
-    def empty_dict(self) -> None:
-        self._stack.append({})
 
     def empty_tuple(self) -> None:
         self._stack.append(())
@@ -314,8 +302,10 @@ class _Machine:
         self._stack.append(tuple(items))
 
     def _last(self, count: int) -> None:
-        items = [self._pop() for _ in range(count)]
-        self._stack.append(tuple(reversed(items)))
+        stack = self._stack
+        if len(stack) - count < self._marks[-1]:
+            raise PickleError("an operation lacks its value")
+        stack[-count:] = [tuple(stack[-count:])]
 
     def tuple1(self) -> None:
         self._last(1)
@@ -335,22 +325,11 @@ class _Machine:
     def memoize(self) -> None:
         self._remember(len(self._memo))
 
-    def get1(self) -> None:
-        # Half of all operations of a dump are this one.
-        position = self._position
-        self._position = position + 1
-        try:
-            self._stack.append(self._memo[self._data[position]])
-        except (KeyError, IndexError):
-            raise PickleError("cut, or nothing was remembered where it looks") from None
-
-    def get4(self) -> None:
-        self._recall(self._unsigned(4))
-
     def drop(self) -> None:
-        if not self._stack:
-            raise PickleError("an operation lacks its value")
-        self._stack.pop()
+        if len(self._stack) > self._marks[-1]:
+            self._stack.pop()
+        else:
+            self._since_mark()
 
     def drop_to_mark(self) -> None:
         self._since_mark()
@@ -359,7 +338,7 @@ class _Machine:
         self._stack.append(self._top_value())
 
     def _top_value(self) -> Any:
-        if not self._stack or self._stack[-1] is _MARK:
+        if len(self._stack) <= self._marks[-1]:
             raise PickleError("an operation lacks its value")
         return self._stack[-1]
 
@@ -370,7 +349,6 @@ _BY_CODE: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("N"): _Machine.none,
     0x88: _Machine.true,
     0x89: _Machine.false,
-    ord("K"): _Machine.int1,
     ord("M"): _Machine.int2,
     ord("J"): _Machine.int4,
     0x8A: _Machine.long1,
@@ -383,9 +361,7 @@ _BY_CODE: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("B"): _Machine.octets4,
     0x8E: _Machine.octets8,
     0x96: _Machine.octets8,  # a bytearray
-    ord("("): _Machine.mark,
     ord("]"): _Machine.empty_list,
-    ord("}"): _Machine.empty_dict,
     ord(")"): _Machine.empty_tuple,
     ord("a"): _Machine.append,
     ord("e"): _Machine.appends,
@@ -400,8 +376,6 @@ _BY_CODE: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("q"): _Machine.put1,
     ord("r"): _Machine.put4,
     0x94: _Machine.memoize,
-    ord("h"): _Machine.get1,
-    ord("j"): _Machine.get4,
     ord("0"): _Machine.drop,
     ord("1"): _Machine.drop_to_mark,
     ord("2"): _Machine.again,
@@ -413,17 +387,11 @@ _COST_BY_OPERATION: Final[dict[Callable[[_Machine], None], int]] = {
     **dict.fromkeys((_Machine.text1, _Machine.text4, _Machine.text8), _TEXT_BYTES),
     **dict.fromkeys((_Machine.octets1, _Machine.octets4, _Machine.octets8), _TEXT_BYTES),
     **dict.fromkeys((_Machine.empty_list, _Machine.list_of), _LIST_BYTES),
-    **dict.fromkeys((_Machine.empty_dict, _Machine.dict_of), _DICT_BYTES),
+    **dict.fromkeys((_Machine.dict_of,), _DICT_BYTES),
     **dict.fromkeys((_Machine.tuple_of, _Machine.tuple1, _Machine.tuple2, _Machine.tuple3), _TUPLE_BYTES),
     **dict.fromkeys((_Machine.put1, _Machine.put4, _Machine.memoize), _ITEM_BYTES),
 }
 _COSTS: Final = tuple(
-    _SLOT_BYTES + (_COST_BY_OPERATION.get(operation, 0) if operation else 0) for operation in _OPERATIONS
+    _SLOT_BYTES + (_DICT_BYTES if code == _EMPTY_DICT else _COST_BY_OPERATION.get(operation, 0) if operation else 0)
+    for code, operation in enumerate(_OPERATIONS)
 )
-
-
-def _refusal(code: int, position: int) -> str:
-    what = _NAMES.get(code)
-    if what is not None:
-        return f"refused: it names {what} (operation {code:#04x} at byte {position})"
-    return f"operation {code:#04x} at byte {position} is none of plain data"
