@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Alert", "Heard", "SaidCommand"]
 
 
+_NOBODY = frozenset({"job", "stage", "facility"})
+"""Levels that name no rank, device, node, port, link or switch."""
+
+
+_OF_RECORDS = frozenset({"node_silent", "clock_skew"})
+"""Findings about how records come, which is no statement about how anything runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """One statement that somebody or nobody is to blame.
@@ -160,6 +168,31 @@ class Heard:
                 )
         return tuple(sorted(alerts, key=lambda alert: (alert.said_ns, alert.alert_id, alert.event_ns)))
 
+    def finding_alerts(self, step_at: Callable[[str | None, int], int | None]) -> tuple[Alert, ...]:
+        """Findings that warn, as alerts of their own: what a reader of their topic hears before anything is decided.
+
+        Args:
+            step_at: as for `alerts`.
+        """
+        alerts = [
+            Alert(
+                finding_id,
+                said_ns,
+                finding.event_time_ns,
+                finding.event_time_ns,
+                finding.step if finding.step is not None else step_at(finding.job_id, finding.event_time_ns),
+                finding.kind,
+                CLASSES_OF_JOB_FINDING.get(finding.kind, ()),
+                finding.subject,
+                is_naming=finding.subject.level not in _NOBODY,
+                closed_ns=self._cleared.get(finding_id),
+                summary=finding.explanation,
+            )
+            for finding_id, (said_ns, finding) in self.findings.items()
+            if finding.severity != "info" and finding.kind not in _OF_RECORDS
+        ]
+        return tuple(sorted(alerts, key=lambda alert: (alert.said_ns, alert.alert_id)))
+
     def _alert(self, statement: _Statement, step_at: Callable[[str | None, int], int | None]) -> Alert:
         said_ns, event_ns = statement.first
         known = [self.findings[i][1] for i in statement.findings if i in self.findings]
@@ -177,7 +210,7 @@ class Heard:
             statement.cause,
             classes_of_incident(statement.cause),
             statement.culprit,
-            is_naming=statement.culprit is not None and statement.culprit.level not in {"job", "stage", "facility"},
+            is_naming=statement.culprit is not None and statement.culprit.level not in _NOBODY,
             closed_ns=statement.closed_ns,
             summary=statement.summary,
         )

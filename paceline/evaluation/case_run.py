@@ -20,7 +20,7 @@ from agents.simulation.benchmark import HELD_OUT_SEEDS, generate
 from agents.simulation.errors import ScenarioError
 from paceline.evaluation.ablation import PARTS, policy_without, record_without
 from paceline.evaluation.alerts import Heard
-from paceline.evaluation.baselines import BASELINES, Baselines
+from paceline.evaluation.baselines import BASELINES, ORACLE, Baselines, oracle_alerts
 from paceline.evaluation.matching import grace_ns, judge
 from paceline.evaluation.outcome import Cost, about, outcome_of
 from paceline.evaluation.places import describe
@@ -271,6 +271,7 @@ def _run_case(
     if rules is not None:
         share = Cost(spent[-1] / len(BASELINES), peak)
         outcomes += [judged.of_alerts(name, rules.alerts(name), (), share) for name in BASELINES]
+        outcomes.append(judged.of_alerts(ORACLE, oracle_alerts(run.truths, judged.step_ns), (), Cost(0.0, peak)))
     return outcomes
 
 
@@ -281,13 +282,16 @@ class _Judge:
         self, case: BenchmarkCase, seed: int, truths: Sequence[Truth], clock: StepClock, seconds: float
     ) -> None:
         self._case, self._seed, self._truths, self._clock, self._seconds = case, seed, truths, clock, seconds
-        self._step_ns = round(max(job.step_s for job in case.jobs) * 1e9)
+        self.step_ns = round(max(job.step_s for job in case.jobs) * 1e9)
         self._clock_ns = _CLOCK_NS + round(case.noise.clock_step_s * 1e9)
 
     def outcome(self, detector: str, heard: Heard, cost: Cost, digest: str) -> CaseOutcome:
         """Judge what was heard."""
         seen, others = self._findings([finding for _, finding in heard.findings.values()])
-        return self.of_alerts(detector, heard.alerts(self._clock.step_at), heard.commands, cost, seen, others, digest)
+        warned = heard.finding_alerts(self._clock.step_at)
+        return self.of_alerts(
+            detector, heard.alerts(self._clock.step_at), heard.commands, cost, seen, others, digest, warned
+        )
 
     def of_alerts(
         self,
@@ -298,11 +302,15 @@ class _Judge:
         seen: dict[str, tuple[str, ...]] | None = None,
         others: tuple[str, ...] = (),
         digest: str = "",
+        warned: Sequence[Alert] | None = None,
     ) -> CaseOutcome:
-        """Judge alerts and commands."""
-        judged = judge(self._truths, alerts, commands, self._step_ns, seen, self._clock_ns)
+        """Judge alerts and commands, and by themselves findings that warn."""
+        judged = judge(self._truths, alerts, commands, self.step_ns, seen, self._clock_ns)
+        findings = judge(self._truths, warned, (), self.step_ns, None, self._clock_ns) if warned is not None else None
         is_held_out = self._seed in HELD_OUT_SEEDS
-        return outcome_of(detector, self._case, self._seed, is_held_out, judged, cost, self._seconds, digest, others)
+        return outcome_of(
+            detector, self._case, self._seed, is_held_out, judged, cost, self._seconds, digest, others, findings
+        )
 
     def _findings(self, findings: Sequence[Finding]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
         """By truth, findings about its places in words; and the others, counted by kind and subject."""
@@ -310,7 +318,7 @@ class _Judge:
         seen: dict[str, tuple[str, ...]] = {}
         used: set[str] = set()
         for truth in self._truths:
-            its, _ = about(truth, findings, truth.end_ns + grace_ns(self._step_ns))
+            its, _ = about(truth, findings, truth.end_ns + grace_ns(self.step_ns))
             used |= {finding.finding_id for finding in its}
             seen[truth.truth_id] = _lines(its, truth.onset_ns)
         start = min((truth.onset_ns for truth in self._truths), default=self._case.start_ns)

@@ -90,17 +90,18 @@ def _minder(outcomes: Sequence[CaseOutcome], metrics: Metrics) -> list[Gate]:
 
 
 def _greyhound(outcomes: Sequence[CaseOutcome], metrics: Metrics) -> list[Gate]:
-    """Twelve episodes a seed."""
+    """Twelve episodes a seed. The reaction is the first finding that is an answer; incident and command come later."""
     hits, total = metrics.recall.hits, metrics.recall.total
-    alarms = metrics.false_alerts
-    mean_s = metrics.mean_seconds
+    alarms = metrics.false_alerts + metrics.false_findings
+    mean_s = metrics.mean_heard_s
+    figure = f"{_figure(mean_s, ' s')} to the first finding, {_figure(metrics.mean_seconds, ' s')} to the incident"
     return [
         Gate("12 of 12 episodes", hits == total if total else None, f"{hits} of {total}"),
-        Gate("no false alarm", alarms == 0 if outcomes else None, f"{alarms}"),
+        Gate("no false alarm, findings counted too", alarms == 0 if outcomes else None, f"{alarms}"),
         Gate(
             "mean reaction < 10.56 s",
             (mean_s is not None and mean_s < GREYHOUND["mean_s"]) if total else None,
-            _figure(mean_s, " s"),
+            figure,
         ),
         *_common(outcomes, metrics),
     ]

@@ -38,6 +38,8 @@ class Metrics:
         said_unlocalised: share of those answered with a job-level statement.
         seconds, steps: time to detect; misses censored at the end.
         mean_seconds: mean over the detected alone.
+        mean_heard_s: mean time to the first finding, or the alert where that came first, over those of which either came.
+        false_findings: findings that warned and named a place of no truth.
         lag_s: median time from the evidence to the alert, of the detected.
         gpu_days: watched.
         false_remediations, wrong_node_cordons, victim_cordons: counts; `*_per_1000` rates per 1,000 GPU-days, with the
@@ -59,6 +61,8 @@ class Metrics:
     seconds: KaplanMeier
     steps: KaplanMeier
     mean_seconds: float | None
+    mean_heard_s: float | None
+    false_findings: int
     lag_s: float | None
     gpu_days: float
     rank_steps: int
@@ -101,6 +105,7 @@ def measure(outcomes: Sequence[CaseOutcome]) -> Metrics:
     remediations = sum(outcome.false_remediations for outcome in outcomes)
     wrong_nodes = sum(outcome.wrong_node_cordons for outcome in outcomes)
     detected = [truth.seconds for truth in counted if truth.matched]
+    heard = [first for truth in counted if (first := _first_heard_s(truth)) is not None]
     oracle = sum(truth.oracle_gpu_hours for truth in counted)
     cpu_s = sum(outcome.cost.cpu_s for outcome in outcomes)
     return Metrics(
@@ -116,6 +121,8 @@ def measure(outcomes: Sequence[CaseOutcome]) -> Metrics:
         seconds=kaplan_meier([t.seconds for t in counted], [t.matched for t in counted]),
         steps=kaplan_meier([float(t.steps) for t in counted], [t.matched for t in counted]),
         mean_seconds=sum(detected) / len(detected) if detected else None,
+        mean_heard_s=sum(heard) / len(heard) if heard else None,
+        false_findings=sum(outcome.false_findings for outcome in outcomes),
         lag_s=median([t.lag_s for t in counted if t.matched]) if detected else None,
         gpu_days=gpu_days,
         rank_steps=rank_steps,
@@ -131,6 +138,11 @@ def measure(outcomes: Sequence[CaseOutcome]) -> Metrics:
         cpu_s_per_million=cpu_s / rank_steps * 1e6 if rank_steps else None,
         peak_rss_mib=max((outcome.cost.peak_rss_bytes for outcome in outcomes), default=0) / 2**20,
     )
+
+
+def _first_heard_s(truth: TruthOutcome) -> float | None:
+    times = [truth.heard_s] if truth.heard_s is not None else []
+    return min([*times, truth.seconds] if truth.matched else times, default=None)
 
 
 def _by_truth(outcomes: Sequence[CaseOutcome]) -> dict[tuple[str, int, str], TruthOutcome]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from agents.simulation.benchmark.case import BenchmarkCase
     from agents.simulation.benchmark.labels import Truth
-    from paceline.evaluation.matching import Judgement
+    from paceline.evaluation.matching import Judgement, TruthVerdict
     from schemas.findings import Finding
 
 __all__ = ["CaseOutcome", "Cost", "TruthOutcome", "about", "outcome_of"]
@@ -31,7 +31,8 @@ class TruthOutcome:
     """One truth and what became of it; texts for people, figures for metrics.
 
     `seconds` and `steps` are from the onset, `lag_s` from the event time of the evidence to the alert: delivery, closing
-    of the step, settling and deciding.
+    of the step, settling and deciding. `heard_s` is from the onset to the first finding that warns and is an answer, which
+    no act follows yet: it names a place of the truth, or the whole job and the truth's class; null where none did.
     """
 
     truth_id: str
@@ -61,6 +62,7 @@ class TruthOutcome:
     unlocalised: tuple[str, ...]
     falsely_blamed: int
     seen: tuple[str, ...]
+    heard_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class CaseOutcome:
     cost: Cost
     verdict_sha256: str = ""
     other_findings: tuple[str, ...] = field(default=())
+    false_findings: int = 0
+    """Findings that warn and name a place of no truth."""
 
     @property
     def is_right(self) -> bool:
@@ -127,6 +131,7 @@ def outcome_of(
     seconds: float,
     verdict_sha256: str = "",
     other_findings: tuple[str, ...] = (),
+    findings: Judgement | None = None,
 ) -> CaseOutcome:
     """Plain figures of a judged case.
 
@@ -140,7 +145,9 @@ def outcome_of(
         seconds: length of the run in its own time.
         verdict_sha256: of everything that was given out.
         other_findings: findings that are about no truth, for people.
+        findings: the judgement of findings taken as alerts.
     """
+    heard = {v.truth.truth_id: _heard_s(v) for v in findings.truths} if findings is not None else {}
     told = judged.alerts
     start = min((v.truth.onset_ns for v in judged.truths), default=None)
     return CaseOutcome(
@@ -155,7 +162,7 @@ def outcome_of(
         gpu_days=case.ranks * seconds / 86_400,
         tags=dict(case.tags),
         expect=case.expect,
-        truths=tuple(_truth(v, case.ranks) for v in judged.truths),
+        truths=tuple(_truth(v, case.ranks, heard.get(v.truth.truth_id)) for v in judged.truths),
         alerts=tuple(
             {
                 "fate": verdict.fate,
@@ -191,10 +198,19 @@ def outcome_of(
         cost=cost,
         verdict_sha256=verdict_sha256,
         other_findings=other_findings,
+        false_findings=sum(v.fate in {"false", "early"} for v in findings.alerts) if findings is not None else 0,
     )
 
 
-def _truth(verdict: Any, ranks: int) -> TruthOutcome:
+def _heard_s(verdict: TruthVerdict) -> float | None:
+    """Seconds from the onset to the first answer among alerts; null where there was none."""
+    answers = [alert.said_ns for alert in verdict.unlocalised if verdict.truth.cause_class in alert.classes]
+    if verdict.alert is not None:
+        answers.append(verdict.alert.said_ns)
+    return round((min(answers) - verdict.truth.onset_ns) / 1e9, 3) if answers else None
+
+
+def _truth(verdict: Any, ranks: int, heard_s: float | None) -> TruthOutcome:
     truth: Truth = verdict.truth
     # Of each hour a job spends (S - 1) / S on waiting for the fault.
     share = max(0.0, 1 - 1 / truth.impact_S) if truth.impact_S > 0 else 0.0
@@ -229,6 +245,7 @@ def _truth(verdict: Any, ranks: int) -> TruthOutcome:
         unlocalised=tuple(alert.cause for alert in verdict.unlocalised),
         falsely_blamed=len(verdict.falsely_blamed),
         seen=verdict.seen,
+        heard_s=heard_s,
     )
 
 
