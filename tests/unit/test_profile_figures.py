@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import random
+from collections import Counter
+from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -160,7 +164,11 @@ def test_the_profile_names_rank_gpu_and_the_kernels_that_took_most() -> None:
 
 def test_products_with_shapes_are_joined_to_their_kernels() -> None:
     def product(external_id: int) -> dict[str, Any]:
-        args = {"External id": external_id, "Input Dims": [[64, 32], [32, 16]], "Input type": ["c10::BFloat16"] * 2}
+        args: dict[str, Any] = {
+            "External id": external_id,
+            "Input Dims": [[64, 32], [32, 16]],
+            "Input type": ["c10::BFloat16"] * 2,
+        }
         return event("cpu_op", "aten::mm", 0, 5, **args)
 
     found = records(
@@ -205,6 +213,63 @@ def test_a_generated_trace_accounts_for_all_of_each_step() -> None:
         assert step["launch_latency_median_us"] == pytest.approx(8.0, abs=0.01)
         assert sum(work["count"] for work in step["families"].values()) == 196
         assert sum(work["count"] for work in step["collectives"].values()) == 4
+
+
+def printed_ns(value: float) -> int:
+    return int(Decimal(repr(value)) * 1000)
+
+
+def counted(listed: list[dict[str, Any]], window: tuple[int, int]) -> dict[str, int]:
+    """Nanoseconds of a window in each state, counted between all points at which anything begins or ends."""
+
+    kinds: dict[str, list[tuple[int, int]]] = {"comm": [], "kernel": [], "copy in": [], "copy out": []}
+    for one in listed:
+        start_ns = printed_ns(one["ts"])
+        span = (max(start_ns, window[0]), min(start_ns + printed_ns(one["dur"]), window[1]))
+        if span[0] < span[1] and one["cat"] == "kernel":
+            kinds["comm" if one["name"].startswith("nccl") else "kernel"].append(span)
+        elif span[0] < span[1] and one["cat"] == "gpu_memcpy":
+            kinds["copy in" if "HtoD" in one["name"] else "copy out"].append(span)
+    points = sorted({point for spans in kinds.values() for start, end in spans for point in (start, end)} | {*window})
+    found: Counter[str] = Counter()
+    for first, last in pairwise(points):
+        on = {kind: any(start <= first and last <= end for start, end in spans) for kind, spans in kinds.items()}
+        is_compute = on["kernel"] or on["copy in"] or on["copy out"]
+        is_covered = on["kernel"] or on["comm"]
+        for name, counts in (
+            ("kernel_us", on["kernel"]),
+            ("compute_us", is_compute),
+            ("comm_us", on["comm"]),
+            ("exposed_comm_us", on["comm"] and not is_compute),
+            ("hidden_comm_us", on["comm"] and is_compute),
+            ("idle_us", not is_compute and not on["comm"]),
+            ("exposed_to_device_us", on["copy in"] and not is_covered),
+            ("exposed_to_host_us", on["copy out"] and not is_covered),
+        ):
+            found[name] += (last - first) * counts
+    return dict(found)
+
+
+def test_the_figures_of_a_generated_trace_equal_a_count_by_hand() -> None:
+    listed = [one for one in events(Shape(kernels=240, steps=3, seed=3)) if one["cat"] != "user_annotation"]
+    windows = {one["name"]: one for one in listed if one["cat"] == "gpu_user_annotation"}
+    drawn = random.Random(5)
+    begin, end = (pick(one["ts"] for one in windows.values()) for pick in (min, max))
+    for place in range(60):
+        name = "Memcpy HtoD (Pinned -> Device)" if place % 2 else "Memcpy DtoH (Device -> Pinned)"
+        listed.append(event("gpu_memcpy", name, round(drawn.uniform(begin, end), 3), round(drawn.uniform(1, 90), 3)))
+    drawn.shuffle(listed)
+    found = {step["step"]: step for step in steps(*listed)}
+    last = max(windows.values(), key=lambda one: one["ts"])
+    edges = [
+        *sorted(printed_ns(one["ts"]) for one in windows.values()),
+        printed_ns(last["ts"]) + printed_ns(last["dur"]),
+    ]
+    assert sorted(found) == [5, 6, 7]
+    for number, window in zip(sorted(found), pairwise(edges), strict=True):
+        expected = counted(listed, window)
+        assert {name: round(found[number][name] * 1000) for name in expected} == expected
+        assert round(found[number]["window_us"] * 1000) == window[1] - window[0]
 
 
 def test_what_is_no_trace_or_cut_is_refused_and_one_bad_kernel_is_not() -> None:
