@@ -19,7 +19,7 @@ from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
 from paceline.policy_command import policy_app
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
-from paceline.review_commands import archive, diff, record, replay
+from paceline.review_commands import archive, diff, record, replay, report
 
 __all__ = ["app", "main"]
 
@@ -39,7 +39,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
-for review_command in (record, archive, replay, diff):
+for review_command in (record, archive, replay, diff, report):
     app.command()(review_command)
 
 

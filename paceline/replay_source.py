@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import NotAnArchiveError, is_recorded, marks_of
-from schemas.topics import TOPICS
+from schemas.topics import TOPICS, topic_named
 from streams.recording.bounds import Bound, BoundError, parse_bound, parse_span_s
 from streams.recording.kafka_range import KafkaRange
 from streams.recording.taken import archive_line
@@ -30,6 +30,7 @@ _SCHEME = "kafka://"
 _REFERENCE = frozenset(topic.name for topic in TOPICS if topic.family in {"policy", "nodes", "jobs"})
 INPUTS = frozenset(topic.name for topic in TOPICS if topic.role in {"telemetry", "jobs"}) | _REFERENCE
 OUTPUTS = frozenset(topic.name for topic in TOPICS if topic.family in {"findings", "incidents", "actions"})
+_SAID = OUTPUTS | {topic_named(family).name for family in ("action-results", "step-results")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class ArchiveSource:
     def __init__(self, path: Path, span: ReplaySpan, is_tolerant: bool) -> None:
         self._path, self._span, self._is_tolerant = path, span, is_tolerant
         self.site_id: str | None = None
+        self._topics: set[str] = set()
         try:
             self.total: int | None = path.stat().st_size
             with path.open("rb") as stream:
@@ -107,6 +109,7 @@ class ArchiveSource:
             raise NotAnArchiveError(f"{path}: {error.strerror}") from None
         if is_recorded(start):
             marks = marks_of(path)
+            self._topics = {name.rpartition("/")[0] for block in marks.blocks for name in block["places"]}
             self.site_id = (marks.head or marks.end or {}).get("site_id")
             if marks.damages and not is_tolerant:
                 told = "; ".join(damage.reason for damage in marks.damages[:3])
@@ -118,6 +121,10 @@ class ArchiveSource:
         for line in read_archive(self._path, on_read, self._is_tolerant):
             if not isinstance(line, ArchiveLine) or self._span.holds(line):
                 yield line
+
+    def has(self, family: str) -> bool:
+        """Whether its notes say that it holds records of a topic; false where it has none."""
+        return topic_named(family).name in self._topics
 
     @property
     def notes(self) -> list[str]:
@@ -134,7 +141,7 @@ class KafkaSource:
     Args:
         bootstrap_servers: host:port list.
         span: the range.
-        has_outputs: read findings, incidents and commands as well, to compare with.
+        has_outputs: read what was said of the inputs as well.
         fixed: the partitions' spans, of a replay that goes on.
 
     Raises:
@@ -144,7 +151,7 @@ class KafkaSource:
     def __init__(
         self, bootstrap_servers: str, span: ReplaySpan, has_outputs: bool, fixed: Mapping[Place, Span] | None = None
     ) -> None:
-        wanted = INPUTS | (OUTPUTS if has_outputs else frozenset())
+        wanted = INPUTS | (_SAID if has_outputs else frozenset())
         named = {topic for topic, _ in span.start.offsets}
         topics = [topic.name for topic in TOPICS if topic.name in wanted]
         self._range = KafkaRange(
@@ -157,6 +164,11 @@ class KafkaSource:
         )
         self.total = self._range.expected
         self.site_id: str | None = None
+
+    def has(self, family: str) -> bool:
+        """Whether the range holds records of a topic."""
+        name = topic_named(family).name
+        return any(topic == name and span.first < (span.end or 0) for (topic, _), span in self._range.spans.items())
 
     @property
     def spans(self) -> Mapping[Place, Span]:

@@ -1,4 +1,4 @@
-"""The commands of incident review, as the command line declares them: record, archive, replay, diff.
+"""The commands of incident review, as the command line declares them: record, archive, replay, diff, report.
 
 Nothing is computed here: each imports what it needs when it runs.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-__all__ = ["archive", "diff", "record", "replay"]
+__all__ = ["archive", "diff", "record", "replay", "report"]
 
 
 def record(
@@ -110,3 +110,20 @@ def diff(
     from paceline.diff_command import diff_command
 
     raise typer.Exit(diff_command(a, b, json, truth, site))
+
+
+def report(
+    source: Annotated[str, typer.Argument(help="An archive, or kafka://HOST:PORT.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")],
+    start: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
+    ] = None,
+    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
+    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    site: Annotated[Optional[str], typer.Option(help="The site of findings, where they are replayed.")] = None,  # noqa: UP045
+) -> None:
+    """One self-contained HTML page of an incident: who was slow, why, what was known when, and what was ordered."""
+    from paceline.report_command import report_command
+
+    raise typer.Exit(report_command(source, output, (start, end), readable, site))
