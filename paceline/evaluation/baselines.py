@@ -6,21 +6,24 @@
 - `B3` last arriver: in each collective communicator the rank that is shortest in it.
 - `B4` relative score: fastest own time of all over the rank's below 0.75, the threshold of NVIDIA's resiliency extension.
 - `B5` threshold: step time 10 % above the median of the last 10 steps. It names nobody.
+- `B5-bocd`, `B6`, `B7`, `B8`: rules over windows, see `windowed_baselines`.
 
-All of them get the same joined steps and the same persistence (4 of the last 5 steps; over after 20 steps without a hit),
-so that what differs is the rule. They are written from their descriptions; none is its authors' code. Device counters,
-hangs and remediation are beyond them.
+All of them get the same joined steps. Those of one step have the same persistence (4 of the last 5 steps), the others
+their own; what was said is over after 20 steps without a hit. They are written from their descriptions; none is its
+authors' code. Device counters, hangs and remediation are beyond them. `B10` is an oracle: it knows every truth one step
+after its onset, and says what the time to detect cannot be below.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from paceline.evaluation.alerts import Alert
+from paceline.evaluation.windowed_baselines import ChangePoint, LongTermZ, Mahalanobis, SummedDistance
 from schemas.findings import Subject
 from schemas.fleet import Job, RankPlacement
 from schemas.steps import StepTiming
@@ -32,16 +35,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from agents.simulation.benchmark import Truth
     from schemas.base import Record
     from streams.core.roster import JobRoster
     from streams.core.step_join import ClosedStep
 
 __all__ = [
     "BASELINES",
+    "ORACLE",
     "Baselines",
     "highest_wait",
     "last_arriver",
     "max_compute",
+    "oracle_alerts",
     "relative_score",
     "robust_z",
     "three_sigma",
@@ -124,6 +130,10 @@ def relative_score(step: ClosedStep) -> NDArray[np.bool_]:
     return hits
 
 
+class _OfNodes(Protocol):
+    def on_step(self, step: ClosedStep) -> set[str]: ...
+
+
 BASELINES: dict[str, Callable[[ClosedStep], NDArray[np.bool_]] | None] = {
     "B0": highest_wait,
     "B1": max_compute,
@@ -132,23 +142,73 @@ BASELINES: dict[str, Callable[[ClosedStep], NDArray[np.bool_]] | None] = {
     "B3": last_arriver,
     "B4": relative_score,
     "B5": None,  # of the job's step time, not of ranks
+    "B5-bocd": None,
+    "B6": None,
+    "B7": None,
+    "B8": None,
 }
 
+_OF_NODES: dict[str, Callable[[], _OfNodes]] = {"B6": SummedDistance, "B7": Mahalanobis, "B8": LongTermZ}
+"""Rules that name nodes and have a persistence of their own."""
 
-class _Persistence:
-    """Which ranks (-1: the job) one rule has hit in the last steps, and which of them stand."""
 
-    def __init__(self) -> None:
-        self._recent: dict[int, int] = {}
-        self.standing: dict[int, int] = {}
+ORACLE = "B10"
 
-    def fold(self, hitting: set[int]) -> tuple[list[int], list[int]]:
-        """Take one step's hits; ranks that stand from now on, and those that no longer do."""
+
+def oracle_alerts(truths: Sequence[Truth], step_ns: int) -> tuple[Alert, ...]:
+    """B10: each truth by its own name, one step after its onset.
+
+    Args:
+        truths: of the case.
+        step_ns: a healthy step's time.
+    """
+    alerts = []
+    for truth in truths:
+        if not truth.identifiable:
+            continue
+        place, at_ns = truth.culprits[0], truth.onset_ns + step_ns
+        known = {name: getattr(place, name) for name in _PLACE_FIELDS}
+        # The rail's switch and the rack are known to findings under other names.
+        known["switch_id"] = place.switch_id or (place.id if place.level in {"switch", "rail"} else None)
+        known["zone"] = place.zone or place.rack or (place.id if place.level in {"rack", "zone"} else None)
+        subject = Subject(level=_LEVELS.get(place.level, place.level), **known)
+        alerts.append(
+            Alert(
+                f"{ORACLE}-{truth.truth_id}",
+                at_ns,
+                at_ns,
+                at_ns,
+                truth.onset_step + 1,
+                truth.cause_class,
+                (truth.cause_class,),
+                subject,
+                is_naming=place.level not in {"job", "stage"},
+            )
+        )
+    return tuple(alerts)
+
+
+_PLACE_FIELDS = ("job_id", "rank", "ranks", "stage", "node_id", "gpu_uuid", "pci_bus_id", "device", "port")
+_LEVELS = {"rail": "switch", "rack": "zone", "tp_group": "rank_group"}
+
+_Who = TypeVar("_Who", int, str)
+
+
+class _Persistence(Generic[_Who]):
+    """Which ranks (-1: the job) or nodes one rule has hit in the last steps, and which of them stand."""
+
+    def __init__(self, hits: int = _HITS) -> None:
+        self._hits = hits
+        self._recent: dict[_Who, int] = {}
+        self.standing: dict[_Who, int] = {}
+
+    def fold(self, hitting: set[_Who]) -> tuple[list[_Who], list[_Who]]:
+        """Take one step's hits; who stands from now on, and who no longer does."""
         opened, over = [], []
         for rank in sorted(hitting | self._recent.keys()):
             seen = (self._recent.get(rank, 0) << 1 | (rank in hitting)) & (2**_QUIET_STEPS - 1)
             self._recent[rank] = seen
-            if rank not in self.standing and (seen & (2**_OF_STEPS - 1)).bit_count() >= _HITS:
+            if rank not in self.standing and (seen & (2**_OF_STEPS - 1)).bit_count() >= self._hits:
                 opened.append(rank)
             elif not seen:
                 del self._recent[rank]
@@ -161,7 +221,14 @@ class _Persistence:
 class _JobState:
     join: StepJoin = field(default_factory=StepJoin)
     times_us: deque[int] = field(default_factory=lambda: deque(maxlen=10))
-    rules: dict[str, _Persistence] = field(default_factory=lambda: {name: _Persistence() for name in BASELINES})
+    rules: dict[str, _Persistence[int]] = field(
+        default_factory=lambda: {name: _Persistence() for name in BASELINES if name not in {*_OF_NODES, "B5-bocd"}}
+    )
+    change: ChangePoint = field(default_factory=ChangePoint)
+    changes: _Persistence[int] = field(default_factory=lambda: _Persistence(1))
+    of_nodes: dict[str, tuple[_OfNodes, _Persistence[str]]] = field(
+        default_factory=lambda: {name: (make(), _Persistence(1)) for name, make in _OF_NODES.items()}
+    )
 
 
 class Baselines:
@@ -203,37 +270,48 @@ class Baselines:
                 self._judge(step, state, roster)
 
     def _judge(self, step: ClosedStep, state: _JobState, roster: JobRoster) -> None:
-        for name, rule in BASELINES.items():
-            alerts, kept = self._alerts[name], state.rules[name]
+        for name, kept in state.rules.items():
+            rule = BASELINES[name]
             if rule is not None:
                 hitting = {int(rank) for rank in step.rank[rule(step)]}
             else:
                 hitting = {-1} if self._is_slow(step, state) else set()
-            opened, over = kept.fold(hitting)
-            for rank in opened:
-                kept.standing[rank] = len(alerts)
-                alerts.append(self._alert(name, step, rank, roster))
-            for rank in over:
-                number = kept.standing.pop(rank)
-                alerts[number] = replace(alerts[number], closed_ns=step.event_time_ns)
+            self._say(name, kept, hitting, step, roster)
+        has_changed = bool(step.step_time_us) and state.change.take(step.step_time_us or 0)
+        self._say("B5-bocd", state.changes, {-1} if has_changed else set(), step, roster)
+        for name, (of_nodes, kept_nodes) in state.of_nodes.items():
+            self._say(name, kept_nodes, of_nodes.on_step(step), step, roster)
 
-    def _alert(self, name: str, step: ClosedStep, rank: int, roster: JobRoster) -> Alert:
-        seat = roster.seats.get(rank)
-        is_job = rank < 0
-        subject = (
-            Subject(level="job", job_id=step.job_id)
-            if is_job
-            else Subject(
+    def _say(
+        self, name: str, kept: _Persistence[_Who], hitting: set[_Who], step: ClosedStep, roster: JobRoster
+    ) -> None:
+        alerts = self._alerts[name]
+        opened, over = kept.fold(hitting)
+        for who in opened:
+            kept.standing[who] = len(alerts)
+            alerts.append(self._alert(name, step, who, roster))
+        for who in over:
+            number = kept.standing.pop(who)
+            alerts[number] = replace(alerts[number], closed_ns=step.event_time_ns)
+
+    def _alert(self, name: str, step: ClosedStep, who: int | str, roster: JobRoster) -> Alert:
+        is_job = who == -1
+        if isinstance(who, str):
+            subject = Subject(level="node", job_id=step.job_id, node_id=who)
+        elif is_job:
+            subject = Subject(level="job", job_id=step.job_id)
+        else:
+            seat = roster.seats.get(who)
+            subject = Subject(
                 level="rank",
                 job_id=step.job_id,
-                rank=rank,
+                rank=who,
                 node_id=seat.node_id if seat is not None else None,
                 gpu_uuid=seat.gpu_uuid if seat is not None else None,
                 pci_bus_id=seat.pci_bus_id if seat is not None else None,
             )
-        )
         return Alert(
-            f"{name}-{step.job_id}-{step.epoch}-{rank}-{step.step}",
+            f"{name}-{step.job_id}-{step.epoch}-{who}-{step.step}",
             max(self._now_ns, step.event_time_ns),
             step.event_time_ns,
             step.event_time_ns,
