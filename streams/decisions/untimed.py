@@ -1,9 +1,8 @@
-"""Incidents of nodes whose job sends no step timings: what their devices' counters and their silence say. Never a command.
+"""Incidents of nodes whose job sends no step timings: what their counters and their silence say. Never a command.
 
 One incident a node, whoever speaks first: a code of one of its GPUs, a port that pauses, or a counter that is out. What
 comes later about the same node joins it; a code that asks for a command takes an incident of counters over and goes on
-under the GPU. It is over when the last finding of its kind is. That a node is silent is an incident only where a running
-job without timings has ranks on it: elsewhere the job's own steps tell more.
+under the GPU. It is over when the last finding of its kind is.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["UNTIMED_KINDS", "UntimedNodes"]
 
-UNTIMED_KINDS = frozenset({"device_peers", "node_silent"})
+UNTIMED_KINDS = frozenset({"device_peers"})
 """Kinds of findings that speak of a node whose job does not."""
-
-_LOST = "node_lost"
 
 
 class UntimedNodes:
@@ -59,9 +56,9 @@ class UntimedNodes:
                 return None
         component = f"node:{node_id}"
         said = finding.values.get("cause_class")
-        cause_class = _LOST if finding.kind == "node_silent" else said if said in ADVICE else "compute"
+        cause_class = said if isinstance(said, str) and said in ADVICE else "compute"
         incident = self._book.open(
-            component, str(cause_class), Subject(level="node", node_id=node_id, job_id=seats.job_id), finding
+            component, cause_class, Subject(level="node", node_id=node_id, job_id=seats.job_id), finding
         )
         incident.job_id = seats.job_id
         incident.summary = finding.explanation

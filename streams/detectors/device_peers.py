@@ -3,7 +3,7 @@
 Once per piece of 5 s and metric (`node_figures`, in order of priority) each node's figure is held against the median of
 all nodes of the same job and part in the partition. `device_peers` (warning, about the node) opens when one metric was out
 for 120 s without a break; after 10 s where it is a GPU that stands still and the kernel has just reported a code of that
-node's GPUs, because those are two witnesses. Nodes that went out together in one metric, more than two of them or two of
+node's GPUs, because those are two witnesses; after 30 s where a node is not heard on any topic. Nodes that went out together in one metric, more than two of them or two of
 one leaf or rack, have a cause in common and none is named.
 
 An observation to be acted on by people. It cannot see a device that is slow without a counter that shows it, nor jobs of
@@ -24,7 +24,7 @@ from streams.core.edges import EdgeState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.untimed import UntimedJobs
-from streams.detectors.node_figures import METRICS, of_gpus, of_host, of_ports
+from streams.detectors.node_figures import METRICS, SILENCE, Reading, of_gpus, of_host, of_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from schemas.findings import Finding
     from schemas.frames import FabricFrame, GpuFrame
     from streams.core.roster import Roster
-    from streams.detectors.node_figures import Metric, Reading
+    from streams.detectors.node_figures import Metric
 
 __all__ = ["RULE", "DevicePeers", "DevicePeersThresholds"]
 
@@ -43,6 +43,7 @@ _PIECE_NS = 5_000_000_000
 _LATENESS_NS = 5_000_000_000
 _FORGET_NS = 3_600_000_000_000
 _STALL = "gpu_util_pct"
+_HEAT = frozenset({"thermal_share", "sm_clock_mhz"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,16 @@ class DevicePeersThresholds:
 
     Attributes:
         persist_ns: how long a metric must be out without a break. Minder asks for 4 min of continuity.
+        silent_ns: how long nothing may be heard of a node: neither frames nor heartbeats. As for `node_silence`, which
+            looks at heartbeats alone; one stream of a node may be held up on its way while the others come.
         with_code_ns: the same for a GPU that stands still on a node whose kernel reported a code of a GPU.
         code_ns: how long before the stall such a code counts.
         scales: distance from the median in robust standard deviations (1.4826 MAD) that is out; that of stage peers in
             three published traces.
         peers: other nodes that must tell the same metric.
         together_ns: nodes that went out in one metric within this span went out together.
-        most_together: nodes that may go out together and each be at fault; of one leaf or rack only one.
+        most_together: nodes that may go out together and each be at fault; of one leaf or rack, and for heat of one zone,
+            only one.
         pause_frames_per_s: pause frames transmitted a second above the median. As for `pfc_pause`.
         cpu_busy_off: busy share of the processors above the median (ratio).
         io_pressure_off_pct: time waiting for disks above the median (percentage points).
@@ -71,6 +75,7 @@ class DevicePeersThresholds:
     """
 
     persist_ns: int = 120_000_000_000
+    silent_ns: int = 30_000_000_000
     with_code_ns: int = 10_000_000_000
     code_ns: int = 60_000_000_000
     scales: float = 6.0
@@ -92,7 +97,7 @@ class DevicePeersThresholds:
 class _Node:
     """What is known of one node: its counters, since when each metric is out, and what is said of it."""
 
-    __slots__ = ("code", "counters", "edge", "heard_ns", "since_ns")
+    __slots__ = ("code", "counters", "edge", "heard_ns", "is_away", "shared", "since_ns")
 
     def __init__(self) -> None:
         self.counters: dict[str, CounterIncrease] = {}
@@ -101,20 +106,31 @@ class _Node:
         self.code: list[int] | None = None
         """(when, which) of the last code that the kernel reported of one of its GPUs."""
         self.heard_ns = 0
+        self.is_away = False
+        """Whether its agent said that it stops, or that the node is in maintenance."""
+        self.shared: set[str] = set()
+        """Metrics that went out together with others': not the node's fault for as long as they are out."""
+
+    def back(self, metric: str) -> None:
+        """A metric is like the others' again."""
+        self.since_ns.pop(metric, None)
+        self.shared.discard(metric)
 
     def snapshot(self) -> list[Any]:
         counters = {name: counter.snapshot() for name, counter in sorted(self.counters.items())}
         code = list(self.code) if self.code is not None else None
-        return [counters, dict(sorted(self.since_ns.items())), self.edge.snapshot(), code, self.heard_ns]
+        since_ns, shared = dict(sorted(self.since_ns.items())), sorted(self.shared)
+        return [counters, since_ns, self.edge.snapshot(), code, self.heard_ns, self.is_away, shared]
 
     def restore(self, snapshot: list[Any]) -> None:
-        counters, since_ns, edge, code, self.heard_ns = snapshot
+        counters, since_ns, edge, code, self.heard_ns, self.is_away, shared = snapshot
         for name, value in counters.items():
             self.counters[name] = CounterIncrease()
             self.counters[name].restore(value)
         self.since_ns = dict(since_ns)
         self.edge.restore(edge)
         self.code = list(code) if code is not None else None
+        self.shared = set(shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +167,12 @@ class DevicePeers:
             self._take(frame.node_id, frame.event_time_ns, frame.agent_session, of_ports(frame))
 
     def on_status(self, status: NodeStatus, roster: Roster) -> None:
-        """Take a heartbeat that tells the host's load."""
-        if status.host is not None and self._untimed.on(status.node_id, roster) is not None:
-            self._take(status.node_id, status.event_time_ns, status.agent_session, of_host(status.host))
+        """Take a heartbeat, which may tell the host's load, or a change of state."""
+        if self._untimed.on(status.node_id, roster) is None:
+            return
+        reading = of_host(status.host) if status.host is not None else Reading({}, {})
+        self._take(status.node_id, status.event_time_ns, status.agent_session, reading)
+        self._nodes[status.node_id].is_away = status.state in {"stop", "maintenance"}
 
     def on_event(self, event: KernelEvent, roster: Roster) -> None:
         """Take a code of a GPU; what a user process may have written is none."""
@@ -187,10 +206,10 @@ class DevicePeers:
             step = counter.read(session, now_ns, count)
             if step is not None and step[1] > 0:
                 figures[name] = step[0] / step[1] * (1.0 if name == "thermal_share" else 1e9)
+        node.heard_ns = max(node.heard_ns, now_ns)
         start_ns = now_ns - now_ns % _PIECE_NS
         if start_ns < self._judged_ns:
             return
-        node.heard_ns = max(node.heard_ns, now_ns)
         of_node = self._pieces.setdefault(start_ns, {}).setdefault(node_id, {})
         for name, figure in figures.items():
             total = of_node.setdefault(name, [0.0, 0.0])
@@ -208,21 +227,43 @@ class DevicePeers:
 
     def _judge(self, figures: dict[str, dict[str, list[float]]], start_ns: int, roster: Roster) -> Iterator[Finding]:
         limits = self._limits.of(roster.policy)
+        end_ns = start_ns + _PIECE_NS
         groups: dict[tuple[str, int, str], list[str]] = {}
-        for node_id in sorted(figures):
+        for node_id in sorted(self._nodes):
             seats = self._untimed.on(node_id, roster)
             if seats is not None:
                 groups.setdefault(seats.group, []).append(node_id)
         for (job_id, epoch, _), members in sorted(groups.items()):
+            told = [node_id for node_id in members if node_id in figures]
             out: dict[str, dict[str, _Out]] = {}
+            for node_id, what in self._silent(members, told, end_ns, limits).items():
+                out.setdefault(node_id, {})[SILENCE.name] = what
             for metric in METRICS:
-                for node_id, what in self._compare(metric, members, figures, start_ns, limits).items():
+                for node_id, what in self._compare(metric, told, figures, start_ns, limits).items():
                     out.setdefault(node_id, {})[metric.name] = what
+            for node_id, of_node in out.items():
+                shared = self._nodes[node_id].shared
+                shared.update(name for name in of_node if self._is_shared(node_id, name, out, roster, limits))
             for node_id in members:
-                of_node = out.get(node_id, {})
-                shared = {name for name in of_node if self._is_shared(node_id, name, out, roster, limits)}
-                alone = {name: what for name, what in of_node.items() if name not in shared}
-                yield from self._say(node_id, alone, start_ns + _PIECE_NS, (job_id, epoch), limits)
+                shared = self._nodes[node_id].shared
+                alone = {name: what for name, what in out.get(node_id, {}).items() if name not in shared}
+                yield from self._say(node_id, alone, end_ns, (job_id, epoch), limits)
+
+    def _silent(
+        self, members: list[str], told: list[str], end_ns: int, limits: DevicePeersThresholds
+    ) -> dict[str, _Out]:
+        """Nodes that say nothing while enough others do; since when is noted of each."""
+        found: dict[str, _Out] = {}
+        present = set(told)
+        for node_id in members:
+            node = self._nodes[node_id]
+            silent_ns = end_ns - node.heard_ns
+            if node_id in present or node.is_away or node.heard_ns == 0 or silent_ns < _PIECE_NS:
+                node.back(SILENCE.name)
+            elif len(told) >= limits.peers:
+                node.since_ns.setdefault(SILENCE.name, node.heard_ns)
+                found[node_id] = _Out(silent_ns / 1e9, 0.0, limits.silent_ns / 1e9, len(told))
+        return found
 
     def _compare(
         self,
@@ -247,11 +288,10 @@ class DevicePeers:
                 limit = median + sign * off
                 found = {told[row][0]: _Out(float(values[row]), median, limit, len(told)) for row in rows.tolist()}
         for name, _ in told:
-            since_ns = self._nodes[name].since_ns
             if name in found:
-                since_ns.setdefault(metric.name, start_ns)
+                self._nodes[name].since_ns.setdefault(metric.name, start_ns)
             else:
-                since_ns.pop(metric.name, None)
+                self._nodes[name].back(metric.name)
         return found
 
     def _is_shared(
@@ -273,8 +313,8 @@ class DevicePeers:
         ]
         if len(others) >= limits.most_together:
             return True
-        own = _places(node_id, roster)
-        return any(own & _places(name, roster) for name in others)
+        own = _places(node_id, roster, metric)
+        return any(own & _places(name, roster, metric) for name in others)
 
     def _say(
         self, node_id: str, out: dict[str, _Out], end_ns: int, job: tuple[str, int], limits: DevicePeersThresholds
@@ -283,7 +323,7 @@ class DevicePeers:
         held = next(
             (
                 metric
-                for metric in METRICS
+                for metric in (SILENCE, *METRICS)
                 if metric.name in out
                 and end_ns - node.since_ns[metric.name] >= self._needed_ns(node, metric.name, limits)
             ),
@@ -326,6 +366,8 @@ class DevicePeers:
         )
 
     def _needed_ns(self, node: _Node, metric: str, limits: DevicePeersThresholds) -> int:
+        if metric == SILENCE.name:
+            return limits.silent_ns
         return limits.with_code_ns if self._has_code(node, metric, limits) else limits.persist_ns
 
     @staticmethod
@@ -360,9 +402,10 @@ class DevicePeers:
         self._judged_ns = snapshot["judged_ns"]
 
 
-def _places(node_id: str, roster: Roster) -> set[tuple[str, str]]:
-    """The leaf and the rack that a node is registered with."""
+def _places(node_id: str, roster: Roster, metric: str) -> set[tuple[str, str]]:
+    """The leaf and the rack that a node is registered with, and for heat its cooling zone."""
     node = roster.nodes.get(node_id)
     if node is None:
         return set()
-    return {(kind, name) for kind, name in (("leaf", node.leaf), ("rack", node.rack)) if name is not None}
+    places = (("leaf", node.leaf), ("rack", node.rack), ("zone", node.zone if metric in _HEAT else None))
+    return {(kind, name) for kind, name in places if name is not None}

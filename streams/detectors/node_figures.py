@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from schemas.frames import FabricFrame, GpuFrame
     from streams.core.untimed import UntimedSeats
 
-__all__ = ["METRICS", "Metric", "Reading", "of_gpus", "of_host", "of_ports"]
+__all__ = ["METRICS", "SILENCE", "Metric", "Reading", "of_gpus", "of_host", "of_ports"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,9 @@ class Metric:
     is_relative: bool
     words: str
 
+
+SILENCE = Metric("silent_s", "node_lost", "high", "silent_ns", False, "s without a word of the node on any topic")
+"""Not a figure that a node tells; above all others, because a node that is gone tells none."""
 
 METRICS = (
     Metric(

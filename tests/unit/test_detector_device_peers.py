@@ -290,3 +290,62 @@ def test_nodes_that_arrive_in_another_order_within_a_piece_give_the_same() -> No
         return found
 
     assert run([0, 1, 2, 3, 4]) == run([4, 2, 0, 3, 1]) != []
+
+
+def heartbeat(tick: int, node_id: str, state: str = "heartbeat") -> NodeStatus:
+    return NodeStatus(node_id=node_id, agent_session="s1", seq=tick, event_time_ns=at(TICK_S * tick), state=state)
+
+
+def of_silence(
+    gone: Callable[[int, str], bool], *, heartbeats_go_on: bool = False, last_word: str = "heartbeat", ticks: int = 30
+) -> list[Finding]:
+    """Findings where frames of a node stop once it is gone, and its heartbeats too unless they go on."""
+    rule, roster, found = DevicePeers(SITE), roster_of(), []
+    for tick in range(ticks):
+        for node in range(5):
+            node_id = f"node-{node}"
+            is_gone = gone(tick, node_id)
+            if not is_gone:
+                gpus(rule, roster, tick, node_id, {})
+            if not is_gone or heartbeats_go_on:
+                says = last_word if gone(tick + 1, node_id) and not is_gone else "heartbeat"
+                rule.on_status(heartbeat(tick, node_id, says), roster)
+        found += list(rule.on_time(at(TICK_S * tick + 4), roster))
+    return found
+
+
+def test_a_node_that_is_not_heard_on_any_topic_for_half_a_minute_is_lost_until_it_is_heard_again() -> None:
+    opened, cleared = of_silence(lambda tick, node: node == ODD and 5 <= tick < 15)
+    assert (opened.values["cause_class"], opened.subject.node_id) == ("node_lost", ODD)
+    assert (opened.onset_ns, opened.event_time_ns) == (at(21), at(55))
+    assert (cleared.state, cleared.event_time_ns) == ("cleared", at(65 + 60))
+
+
+def test_a_node_of_which_one_stream_comes_is_not_lost_nor_is_one_that_said_goodbye() -> None:
+    assert of_silence(lambda tick, node: node == ODD and tick >= 5, heartbeats_go_on=True) == []
+    for word in ("stop", "maintenance"):
+        assert of_silence(lambda tick, node: node == ODD and tick >= 5, last_word=word) == []
+
+
+def test_many_nodes_that_fall_silent_at_once_are_no_lost_nodes() -> None:
+    assert of_silence(lambda tick, node: node in {"node-2", "node-3", "node-4"} and tick >= 5) == []
+    assert of_silence(lambda tick, node: tick >= 5) == []
+
+
+def test_what_went_out_together_stays_nobodys_fault_when_some_of_it_is_over_first() -> None:
+    ends = {"node-2": 20, "node-3": 25, "node-4": 60}
+    rule, roster, found = DevicePeers(SITE), roster_of(20), []
+    for tick in range(60):
+        for node in range(20):
+            node_id = f"node-{node}"
+            stalls = 4 <= tick < ends.get(node_id, 0)
+            gpus(rule, roster, tick, node_id, {"gpu_util_pct": [0, 99]} if stalls else {})
+        found += list(rule.on_time(at(TICK_S * tick), roster))
+    assert found == []
+
+
+def test_two_hot_nodes_of_one_cooling_zone_are_the_zones() -> None:
+    roster = roster_of(20)
+    for node in range(20):
+        roster.take(Node(node_id=f"node-{node}", effective_from_ns=at(0), zone="hall"))
+    assert heard(lambda tick: {"thermal_violation_ns": [0, tick * 500_000_000]}, roster=roster, nodes=20, alike=2) == []

@@ -30,10 +30,6 @@ def peers(seconds: float, cause_class: str = "host", state: str = "open") -> Fin
     return finding("device_peers", seconds, ODD, state=state, onset_s=10.0, values=values, explanation="busy")
 
 
-def silent(seconds: float, state: str = "open", subject: Subject = ODD) -> Finding:
-    return finding("node_silent", seconds, subject, state=state, onset_s=10.0, explanation="no heartbeat")
-
-
 def xid(seconds: float, code: int, *, urgent: bool = False) -> Finding:
     subject = Subject(level="gpu", node_id="node-1", pci_bus_id=pci_of(0))
     return finding("xid", seconds, subject, urgent=urgent, values={"code": code, "trusted": True})
@@ -63,11 +59,13 @@ def test_a_node_that_is_out_is_an_incident_of_its_class_without_a_command_until_
     assert commands == []
 
 
-def test_a_silent_node_of_such_a_job_is_lost_and_of_any_other_job_is_not_an_incident() -> None:
-    (opened, resolved), commands = decided(roster_of(), silent(40), silent(90, state="cleared"))
-    assert (opened.cause_class, resolved.state, commands) == ("node_lost", "resolved", [])
-    assert decided(roster_of(step_timings=True), silent(40)) == ([], [])
-    assert decided(roster_of(), silent(40, subject=Subject(level="node", node_id="node-9"))) == ([], [])
+def test_heartbeats_that_stay_away_alone_are_no_incident() -> None:
+    assert decided(roster_of(), finding("node_silent", 40, ODD, onset_s=10.0)) == ([], [])
+
+
+def test_a_class_that_nobody_knows_is_a_slow_node() -> None:
+    (opened,), _ = decided(roster_of(), peers(130, "something newer"))
+    assert opened.cause_class == "compute"
 
 
 def test_a_job_that_reports_its_steps_or_has_ended_makes_no_incident_of_counters() -> None:
@@ -76,7 +74,9 @@ def test_a_job_that_reports_its_steps_or_has_ended_makes_no_incident_of_counters
 
 
 def test_what_comes_later_of_the_node_joins_and_the_last_to_clear_ends_it() -> None:
-    told, _ = decided(roster_of(), silent(40), peers(130), silent(140, state="cleared"), peers(300, state="cleared"))
+    first = peers(40, "node_lost").model_copy(update={"finding_id": "first"})
+    over = first.model_copy(update={"state": "cleared", "event_time_ns": at(140)})
+    told, _ = decided(roster_of(), first, peers(130), over, peers(300, state="cleared"))
     assert [(incident.state, incident.event_time_ns) for incident in told] == [("open", at(40)), ("resolved", at(300))]
 
 
