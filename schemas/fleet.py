@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import DeviceKey, EventTimeNs, Identifier, Int64, Record, check_columns
 
-__all__ = ["Job", "Layout", "Model", "Node", "Policy", "PolicyHeartbeat", "RankPlacement", "RulePolicy"]
+__all__ = ["Job", "Layout", "ModeScope", "Model", "Node", "Policy", "PolicyHeartbeat", "RankPlacement", "RulePolicy"]
 
 
 class Model(Record):
@@ -138,8 +138,25 @@ class RulePolicy(Record):
     per_sku: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
+class ModeScope(Record):
+    """A mode for a part of the fleet: it counts where all that is named fits, and an empty list names nothing.
+
+    `nodes` are shell patterns, all others are names. Where several scopes fit the strictest counts.
+    """
+
+    mode: Literal["observe", "approve", "auto"]
+    kinds: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    racks: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
 class Policy(Record):
-    """What a site has decided: rules, modes by kind of command, and the switch that stops all acting."""
+    """What a site has decided: rules, modes by kind of command and scope, guards, and the switch that stops all acting.
+
+    A guard that is not named is on, with the limits of `policy-defaults.toml`.
+    """
 
     record: Literal["policy"] = "policy"
     policy_version: Identifier
@@ -148,6 +165,8 @@ class Policy(Record):
     rules: dict[str, RulePolicy] = Field(default_factory=dict)
     mode: Literal["observe", "approve", "auto"] = "observe"
     mode_by_kind: dict[str, Literal["observe", "approve", "auto"]] = Field(default_factory=dict)
+    scopes: tuple[ModeScope, ...] = ()
+    guards: dict[str, RulePolicy] = Field(default_factory=dict)
     kill_switch: bool = False
     settle_ns: int = Field(default=10_000_000_000, ge=0)
     gpu_hour_cost: float | None = Field(default=None, ge=0)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from schemas.fleet import Policy, RulePolicy
+from schemas.fleet import ModeScope, Policy, RulePolicy
+from schemas.remediation import COMMAND_KINDS
+from streams.core.guard_limits import known_guards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,10 +97,25 @@ def _check_names(fields: dict[str, Any], where: str) -> None:
         of_rule = f"{where}: rules.{rule}"
         _check(_table(setting), RulePolicy.model_fields, of_rule, "key")
         _check(_table(_table(setting).get("thresholds")), thresholds[rule], f"{of_rule}.thresholds", "threshold")
-        _check_values(rule, _table(_table(setting).get("thresholds")), f"{of_rule}.thresholds")
+        _check_values(_default_values()[rule], _table(_table(setting).get("thresholds")), f"{of_rule}.thresholds")
         for sku, overrides in _table(_table(setting).get("per_sku")).items():
             _check(_table(overrides), thresholds[rule], f"{of_rule}.per_sku.{sku}", "threshold")
-            _check_values(rule, _table(overrides), f"{of_rule}.per_sku.{sku}")
+            _check_values(_default_values()[rule], _table(overrides), f"{of_rule}.per_sku.{sku}")
+    for guard, setting in _table(fields.get("guards")).items():
+        _check({guard}, known_guards(), f"{where}: guards", "guard")
+        of_guard = f"{where}: guards.{guard}"
+        _check(_table(setting), ("enabled", "thresholds"), of_guard, "key", empty=("per_sku",))
+        limits = _table(_table(setting).get("thresholds"))
+        _check(limits, known_guards()[guard], f"{of_guard}.thresholds", "threshold")
+        _check_values(known_guards()[guard], limits, f"{of_guard}.thresholds")
+    for kind in _table(fields.get("mode_by_kind")):
+        _check({kind}, COMMAND_KINDS, f"{where}: mode_by_kind", "kind")
+    scopes = fields.get("scopes")
+    for index, scope in enumerate(scopes if isinstance(scopes, list | tuple) else ()):
+        _check(_table(scope), ModeScope.model_fields, f"{where}: scopes[{index}]", "key")
+        kinds = _table(scope).get("kinds")
+        named = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list | tuple) else []
+        _check(named, COMMAND_KINDS, f"{where}: scopes[{index}].kinds", "kind")
 
 
 @cache
@@ -106,7 +124,7 @@ def _default_values() -> dict[str, dict[str, int | float]]:
     return {name: rule.get("thresholds", {}) for name, rule in rules.items()}
 
 
-def _check_values(rule: str, values: dict[str, Any], where: str) -> None:
+def _check_values(defaults: Mapping[str, float], values: dict[str, Any], where: str) -> None:
     """Thresholds are not negative; counts and times are whole, and at least 1 where the default is.
 
     What is no number at all is left to the model.
@@ -114,7 +132,7 @@ def _check_values(rule: str, values: dict[str, Any], where: str) -> None:
     for name, value in sorted(values.items()):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        default = _default_values()[rule][name]
+        default = defaults[name]
         if not math.isfinite(value):
             continue
         if value < 0:
@@ -127,8 +145,12 @@ def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _check(names: Iterable[str], known: Iterable[str], where: str, word: str) -> None:
+def _check(
+    names: Mapping[str, Any] | Iterable[str], known: Iterable[str], where: str, word: str, empty: Iterable[str] = ()
+) -> None:
+    """Hold names against those that there are; those of `empty` are let pass with nothing in them."""
     allowed = sorted(known)
-    for name in sorted(set(names) - set(allowed)):
+    passed = {name for name in empty if isinstance(names, Mapping) and not names.get(name)}
+    for name in sorted(set(names) - set(allowed) - passed):
         there_is = f"there are {', '.join(allowed)}" if allowed else "there is none"
         raise ValueError(f"{where}: no {word} {name}; {there_is}")

@@ -60,6 +60,11 @@ class SettledOrder(Generic[T]):
         live = [at for name, at in self._marks.items() if name not in self._left_out]
         return min(live) - self.settle_ns if live else -1
 
+    @property
+    def lowest_ns(self) -> int:
+        """Event time up to which every live partition has told what it has; -1 before the first mark."""
+        return min((at for name, at in self._marks.items() if name not in self._left_out), default=-1)
+
     def release(self, everything: bool = False) -> list[T]:
         """Items that have settled, in order; all of them when the input has ended."""
         if not self._heap:

@@ -14,7 +14,7 @@ from schemas.findings import Subject
 if TYPE_CHECKING:
     from streams.decisions.observations import DeviceNames, Observation, Observations
 
-__all__ = ["DEVICE_KINDS", "Attribution", "attribute"]
+__all__ = ["DEVICE_KINDS", "KIND_OF_CAUSE", "Attribution", "attribute"]
 
 _DEVICE_CAUSES = (
     ("thermal_violation", "thermal", "thermal violation"),
@@ -24,6 +24,9 @@ _DEVICE_CAUSES = (
     ("sm_clock", "clock", "low SM clock"),
 )
 """Kinds of observations that explain a slow device, the most telling first: a low clock has another cause as a rule."""
+
+KIND_OF_CAUSE = {cause_class: kind for kind, cause_class, _ in _DEVICE_CAUSES}
+"""Kind of the observations that a class rests on."""
 
 DEVICE_KINDS = frozenset(kind for kind, _, _ in _DEVICE_CAUSES)
 """Kinds that are kept as evidence for slow ranks."""

@@ -58,7 +58,7 @@ class CommandDesk:
             expires_at_ns=at_ns + remedy.term_ns,
             sequence=sequence,
             attempt=attempt,
-            # No guard holds a command back yet: whatever the policy says, and whether it is signed or not.
+            # As it is drafted: the gate may give it more.
             mode="observe",
             when=remedy.when,
             taint=remedy.taint,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.base import deterministic_id, round_significant
 from schemas.findings import Evidence, Subject
 from schemas.remediation import Incident
+from streams.decisions.signs import Signs
 
 if TYPE_CHECKING:
     from schemas.findings import Finding
@@ -49,9 +50,11 @@ class OpenIncident:
     """By kind of command: a kind is asked for again only when the last one has expired and the fault came anew."""
     summary: str = ""
     is_published: bool = False
+    signs: Signs = field(default_factory=Signs)
 
     def join(self, finding: Finding) -> None:
         """A finding is explained by this incident's cause."""
+        self.signs.take(finding)
         if finding.finding_id not in self.findings and len(self.findings) < _MAX_FINDINGS:
             self.findings.append(finding.finding_id)
             self.evidence.extend(finding.evidence)
@@ -142,5 +145,8 @@ class IncidentBook:
             culprit = Subject.model_validate(fields["culprit"]) if fields["culprit"] is not None else None
             evidence = [Evidence.model_validate(place) for place in fields["evidence"]]
             commands = {kind: Asked(**asked) for kind, asked in fields["commands"].items()}
-            incident = OpenIncident(**{**fields, "culprit": culprit, "evidence": evidence, "commands": commands})
+            signs = Signs(**fields["signs"])
+            incident = OpenIncident(
+                **{**fields, "culprit": culprit, "evidence": evidence, "commands": commands, "signs": signs}
+            )
             self._open[incident.component] = incident

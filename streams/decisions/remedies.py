@@ -71,6 +71,7 @@ _BY_CLASS = {
         Remedy("row_remap_pending", "drain_node", when="after_checkpoint", term_ns=24 * _HOUR_NS),
         Remedy("pause_storm", "network_action", level="port", term_ns=10 * _MINUTE_NS),
         Remedy("pause_storm_unlocalised", None),
+        Remedy("common_mode", None),
     )
 }
 
@@ -120,6 +121,8 @@ ADVICE = {
     "kernel's codes of that time; restart the job without the node if the process is gone.",
     "node_lost": "The node's agent has fallen silent while its job runs. See whether the machine answers (console, BMC, network) "
     "before the job is restarted without it; an agent that died alone is no fault of the node.",
+    "common_mode": "Many nodes fail alike within minutes. Look for what they share: a rollout of driver or firmware, a power feed, "
+    "cooling, the subnet manager. No node of them is at fault on its own; stop the rollout first.",
     "catalogue": "The code's catalogue entry asks for this act.",
 }
 

@@ -48,6 +48,7 @@ _STEPS: dict[str, tuple[str, ...]] = {
     "link": ("cable", "port", "switch"),
     "switch": ("switch", "ports"),
     "cooling": (),
+    "common_mode": (),
     "shared_place": (),
     "host": _HOST,
     "data": ("load", "pressure", "disks"),

@@ -16,10 +16,12 @@ from schemas.remediation import Incident
 from schemas.topics import topic_of
 from streams.core.position import event_time_of
 from streams.core.settle import SettledOrder
-from streams.decisions.attribution import DEVICE_KINDS, attribute
+from streams.decisions.acts import COSTS_A_NODE
+from streams.decisions.attribution import DEVICE_KINDS, KIND_OF_CAUSE, attribute
 from streams.decisions.commands import CommandDesk
 from streams.decisions.explained import Explained
 from streams.decisions.figures import check_figures
+from streams.decisions.gate import Gate
 from streams.decisions.hang import HANG_KINDS, HangIncidents
 from streams.decisions.incidents import Asked, IncidentBook, OpenIncident
 from streams.decisions.journal import Journal, in_journal_order
@@ -28,12 +30,14 @@ from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.pause import PauseJudge, PauseVerdict
 from streams.decisions.places import SharedPlace, place_of_heat, place_of_ranks
 from streams.decisions.remedies import ADVICE, Remedy, remedy_for_class, remedy_for_code
+from streams.decisions.storms import Storms
 from streams.decisions.untimed import UNTIMED_KINDS, UntimedNodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from schemas.base import Record
+    from schemas.remediation import Command
     from streams.core.position import Position
     from streams.core.roster import Roster
 
@@ -93,6 +97,8 @@ class DecisionsEngine:
         self._untimed_nodes = UntimedNodes(self._book)
         self._places = Explained()
         self._waiting: list[_Waiting] = []
+        self._gate = Gate()
+        self._storms = Storms(site_id, self._book)
         self._taken: dict[str, int] = {}
         self._journal = Journal(site_id)
         self._folded = -1
@@ -124,12 +130,12 @@ class DecisionsEngine:
                 outputs += self._take(record, source, "urgent")
             else:
                 self._hold(record, source)
-        return outputs + self._settle()
+        return outputs + self._decide_faults(self._settled.lowest_ns) + self._settle()
 
     def flush(self) -> list[Record]:
         """Take all that is held: the input has ended."""
-        outputs = self._settle(everything=True)
-        return outputs + self._decide_waiting(2**63)
+        outputs = self._decide_faults(2**63) + self._settle(everything=True)
+        return outputs + self._decide_waiting(2**63) + self._decide_faults(2**63)
 
     def _hold(self, finding: Finding, source: Evidence | None) -> None:
         """Hold a finding until its time has settled, unless it was taken already: then it would only make others earlier."""
@@ -195,12 +201,53 @@ class DecisionsEngine:
 
     def _on_device_fault(self, finding: Finding) -> list[Record]:
         """A code or an uncorrectable error: the failure table or the catalogue knows what to do."""
+        remedy = self._remedy_of(finding)
+        if remedy is not None and self._waits_for_others(finding, remedy):
+            self._storms.add(finding)
+            return []
+        return self._on_fault(finding, remedy, finding.event_time_ns)
+
+    def _waits_for_others(self, finding: Finding, remedy: Remedy) -> bool:
+        """Whether a fault would have somebody take a node out: then it is first seen how many fail at once."""
+        node_id = finding.subject.node_id
+        if node_id is None or remedy.kind not in COSTS_A_NODE or finding.state != "open":
+            return False
+        jobs = tuple(job_id for job_id, _ in self._roster.jobs_on(node_id))
+        return self._gate.wanted(remedy.kind, node_id, jobs, self._roster, self.key_id is not None) != "observe"
+
+    def _decide_faults(self, passed_ns: int) -> list[Record]:
+        """Faults that have waited for others: each for itself, or all of a storm as one."""
+        outputs: list[Record] = []
+        followed: list[Record]
+        for released in self._storms.release(passed_ns, self._roster.policy):
+            at_ns = released.at_ns
+            if released.word == "over":
+                assert released.incident is not None
+                followed = [self._book.record(released.incident, "resolved", at_ns, "", None)]
+            elif released.word == "opened":
+                assert released.incident is not None
+                holds = {"holds": [{"guard": "common_mode", "reason": released.reason}]}
+                followed = [
+                    self._journal.entry("held", released.incident.incident_id, at_ns, detail=holds),
+                    *self._order(released.incident, remedy_for_class("common_mode"), at_ns),
+                ]
+            else:
+                assert released.finding is not None
+                followed = self._on_fault(released.finding, self._remedy_of(released.finding), at_ns)
+            outputs += self._decided(followed, at_ns)
+        return outputs
+
+    @staticmethod
+    def _remedy_of(finding: Finding) -> Remedy | None:
+        """What the failure table or the catalogue has for a code or an uncorrectable error."""
         if finding.kind == "uncorrectable_ecc":
-            remedy = remedy_for_class("gpu_memory") if finding.urgent else None
-        elif finding.values.get("trusted"):
-            remedy = remedy_for_code(finding.kind, int(str(finding.values.get("code"))))
-        else:
-            remedy = None
+            return remedy_for_class("gpu_memory") if finding.urgent else None
+        if not finding.values.get("trusted"):
+            return None
+        return remedy_for_code(finding.kind, int(str(finding.values.get("code"))))
+
+    def _on_fault(self, finding: Finding, remedy: Remedy | None, at_ns: int) -> list[Record]:
+        """Open an incident for a fault, or join the one that its part has, and order what answers it."""
         component = self._names.component(finding.subject)
         if remedy is not None:
             self._untimed_nodes.hand_over(component, self._names.culprit(finding.subject, self._roster))
@@ -224,7 +271,7 @@ class DecisionsEngine:
         if opened or outranks or again or incident.cause_class in _WITHOUT_DEVICE_REASON:
             incident.cause_class = remedy.cause_class
             incident.summary = finding.explanation
-            return self._order(incident, remedy, finding.event_time_ns)
+            return self._order(incident, remedy, at_ns)
         return []
 
     def _on_straggler(self, finding: Finding) -> list[Record]:
@@ -363,6 +410,8 @@ class DecisionsEngine:
             return self._on_place(place, "cooling", finding, waiting.due_ns)
         incident.cause_class, incident.culprit = found.cause_class, found.culprit
         incident.findings.extend(i for i in found.because if i not in incident.findings)
+        if found.because and found.cause_class in KIND_OF_CAUSE:
+            incident.signs.observe(KIND_OF_CAUSE[found.cause_class])
         incident.summary = f"{finding.explanation}; {found.summary}"
         return self._order(incident, remedy_for_class(found.cause_class), waiting.due_ns)
 
@@ -404,8 +453,16 @@ class DecisionsEngine:
         command = self._desk.command(incident, remedy, at_ns, self._roster, attempt, self.key_id)
         if command is not None:
             incident.commands[remedy.kind] = Asked(command.command_id, command.expires_at_ns, attempt)
-            outputs.append(command)
+            outputs += self._through_the_gate(command, incident, at_ns)
         return outputs
+
+    def _through_the_gate(self, draft: Command, incident: OpenIncident, at_ns: int) -> list[Record]:
+        """A command with its mode; before it an entry of why it did not get the one that the policy wants."""
+        command, wanted, found = self._gate.pass_through(draft, incident.signs, self._roster, self.key_id is not None)
+        if not found:
+            return [command]
+        detail = {"wanted": wanted, "holds": [{"guard": hold.guard, "reason": hold.reason} for hold in found]}
+        return [self._journal.entry("held", command.command_id, at_ns, detail=detail), command]
 
     def resume_offsets(self) -> dict[str, int]:
         """By topic, the lowest offset of a finding that is held: it is not in the snapshot and must come again."""
@@ -426,6 +483,8 @@ class DecisionsEngine:
             "untimed_nodes": self._untimed_nodes.snapshot(),
             "places": self._places.snapshot(),
             "waiting": [[waiting.due_ns, waiting.finding, waiting.component] for waiting in self._waiting],
+            "gate": self._gate.snapshot(),
+            "storms": self._storms.snapshot(),
             "taken": dict(sorted(self._taken.items())),
             "journal": self._journal.snapshot(),
         }
@@ -450,6 +509,8 @@ class DecisionsEngine:
         self._places.restore(snapshot["places"])
         self._waiting = [_Waiting(due_ns, finding, component) for due_ns, finding, component in snapshot["waiting"]]
         self._taken = dict(snapshot["taken"])
+        self._gate.restore(snapshot["gate"])
+        self._storms.restore(snapshot["storms"])
         self._journal.restore(snapshot["journal"])
 
 

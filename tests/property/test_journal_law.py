@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import orjson
 from decisions_worker import DecisionsWorker
 from factories import SITE, at, finding, job, pci_of, placement, policy, uuid_of
 from hypothesis import event, given
@@ -16,11 +17,14 @@ from hypothesis import strategies as st
 from laws import LAW
 
 from schemas.findings import ProgressMark, Subject
-from schemas.fleet import Node
+from schemas.fleet import Node, RulePolicy
 from streams.journal_replay import replay_journal
 
 if TYPE_CHECKING:
     from schemas.base import Record
+
+
+KEYS = (None, "ed25519-a", "ed25519-b")
 
 
 def a_finding(rng: random.Random, second: float) -> Record:
@@ -83,7 +87,12 @@ def a_reference_record(rng: random.Random, version: int) -> Record:
     match rng.choice(["policy", "placement", "job", "node", "repeat"]):
         case "policy":
             settle_ns = rng.choice([0, 3, 10]) * 1_000_000_000
-            return policy(settle_ns=settle_ns, gpu_hour_cost=float(version)).model_copy(
+            acting = {
+                "mode": rng.choice(["observe", "approve", "auto", "auto"]),
+                "kill_switch": rng.random() < 0.1,
+                "guards": {"common_mode": RulePolicy(enabled=rng.random() < 0.7, thresholds={"count": 2})},
+            }
+            return policy(settle_ns=settle_ns, gpu_hour_cost=float(version), **acting).model_copy(
                 update={"policy_version": f"p{version}", "effective_from_ns": at(version)}
             )
         case "placement":
@@ -110,6 +119,8 @@ def a_reference_record(rng: random.Random, version: int) -> Record:
 def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
     rng = random.Random(seed)
     worker = DecisionsWorker(SITE, rng)
+    worker.key_id = rng.choice(KEYS)
+    worker.kill()
     killed_at = {rng.randrange(records) for _ in range(kills)}
     for number in range(records):
         second = number * 0.7
@@ -121,6 +132,8 @@ def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
         if act > 0.9:
             worker.snapshot()
         if number in killed_at:
+            # Started again with another key, or without one.
+            worker.key_id = rng.choice([worker.key_id, *KEYS])
             worker.kill()
         if rng.random() < 0.5:
             worker.find(a_finding(rng, round(second - rng.random() * 5, 3)))
@@ -147,4 +160,7 @@ def test_a_journal_replays_to_the_bytes_that_were_written(seed: int, records: in
     }
     assert comparison.same == len(written)
     event(f"restarts with other bytes: {comparison.restarts}")
+    actions = [orjson.loads(entry)["action"] for entry in worker.recorded("decision")]
+    event(f"held: {min(3, actions.count('held'))}")
+    event(f"orders: {min(3, sum(orjson.loads(order)['mode'] != 'observe' for order in worker.recorded('command')))}")
     event(f"commands: {min(3, len(worker.recorded('command')))}")

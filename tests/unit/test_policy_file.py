@@ -110,7 +110,7 @@ def test_no_detector_has_thresholds_that_are_not_held_here() -> None:
 def test_what_the_file_says_beside_rules_is_what_a_policy_is_anyway(defaults: Policy) -> None:
     plain = Policy(policy_version="x", site_id=SITE, effective_from_ns=0)
     assert defaults.policy_version == "defaults-1"
-    assert defaults.model_copy(update={"rules": {}, "policy_version": "x"}) == plain
+    assert defaults.model_copy(update={"rules": {}, "guards": {}, "policy_version": "x"}) == plain
 
 
 def test_the_examples_in_the_file_are_valid(tmp_path: Path) -> None:

@@ -24,7 +24,15 @@ SWITCH_PORT = Subject(level="port", switch_id="leaf-001", port="Ethernet4")
 DEVICE_KINDS = ("straggler", "thermal_violation", "sm_clock", "xid", "sxid", "uncorrectable_ecc")
 PORT_KINDS = ("pfc_pause", "pfc_pause_transmit")
 SWITCH = Subject(level="switch", switch_id="leaf-001")
-WITHOUT_LOOKS = {"pause_storm_unlocalised", "cooling", "shared_place", "hang", "hang_mismatch", "hang_network"}
+WITHOUT_LOOKS = {
+    "pause_storm_unlocalised",
+    "cooling",
+    "common_mode",
+    "shared_place",
+    "hang",
+    "hang_mismatch",
+    "hang_network",
+}
 CLASSES = tuple(name for name in ADVICE if name not in WITHOUT_LOOKS)
 PORT_CLASSES = ("pause_storm", "nic", "link")
 

@@ -1,0 +1,114 @@
+"""Acts, as guards see them: what is proposed, what was wanted before, and what went out as an order.
+
+A record of 24 hours, as plain data in order of time. It judges nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "Act", "Acts"]
+
+COSTS_A_NODE = frozenset({"cordon_node", "drain_node", "reboot_node", "reset_gpu", "swap_spare", "replace_hardware"})
+"""Kinds that take a node, or a part of it, from somebody."""
+
+GIVES_BACK = frozenset({"uncordon_node", "collect_evidence", "run_preflight"})
+"""Kinds that cost nobody anything: healing goes on when a limit is reached."""
+
+RUNGS = {
+    "restart_job": 1,
+    "network_action": 1,
+    "reset_gpu": 2,
+    "drain_node": 3,
+    "cordon_node": 4,
+    "swap_spare": 4,
+    "reboot_node": 5,
+    "replace_hardware": 6,
+}
+"""The ladder: what is higher may follow what is lower at once, and never the other way round."""
+
+_KEEP_NS = 24 * 3_600_000_000_000
+_MOST = 2_000
+"""More acts than that within a day are told apart by none of the limits: each is far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act, proposed or past.
+
+    Attributes:
+        kind: of its command.
+        target: key of its target: node, switch or job.
+        node_id: the node that it costs, if it is about one.
+        rack: where that stands, if it is known.
+        leaf: the leaf switch that it hangs on, if it is known.
+        jobs: jobs that run there.
+        at_ns: event time of its decision.
+        expires_at_ns: until when it may be carried out.
+    """
+
+    kind: str
+    target: str
+    node_id: str | None
+    rack: str | None
+    leaf: str | None
+    jobs: tuple[str, ...]
+    at_ns: int
+    expires_at_ns: int
+
+    @property
+    def costs_a_node(self) -> bool:
+        """Whether somebody loses a node, or a part of it, by it."""
+        return self.kind in COSTS_A_NODE
+
+    @property
+    def rung(self) -> int:
+        """Its place on the ladder; 0 for what costs nothing."""
+        return RUNGS.get(self.kind, 0)
+
+
+class Acts:
+    """What was wanted and what went out within the last 24 hours."""
+
+    def __init__(self) -> None:
+        self._wanted: list[Act] = []
+        self._given: list[Act] = []
+
+    def want(self, act: Act) -> None:
+        """An act is proposed, whatever becomes of it."""
+        self._keep(self._wanted, act)
+
+    def give(self, act: Act) -> None:
+        """An act goes out as an order, or to be approved."""
+        self._keep(self._given, act)
+
+    def wanted_since(self, since_ns: int) -> list[Act]:
+        """Acts that were proposed after a time."""
+        return [act for act in self._wanted if act.at_ns > since_ns]
+
+    def given_since(self, since_ns: int) -> list[Act]:
+        """Acts that went out after a time."""
+        return [act for act in self._given if act.at_ns > since_ns]
+
+    def given_to(self, target: str) -> list[Act]:
+        """Acts that went out to a target, oldest first."""
+        return [act for act in self._given if act.target == target]
+
+    @staticmethod
+    def _keep(acts: list[Act], act: Act) -> None:
+        acts.append(act)
+        oldest_ns = act.at_ns - _KEEP_NS
+        if acts[0].at_ns <= oldest_ns or len(acts) > _MOST:
+            acts[:] = [a for a in acts if a.at_ns > oldest_ns][-_MOST:]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {"wanted": [asdict(act) for act in self._wanted], "given": [asdict(act) for act in self._given]}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._wanted, self._given = (
+            [Act(**{**fields, "jobs": tuple(fields["jobs"])}) for fields in snapshot[name]]
+            for name in ("wanted", "given")
+        )

@@ -1,0 +1,71 @@
+"""What an incident rests on: kinds of findings, by who can have written the records under them.
+
+Kernel and NVML data are the word of the node's agent, step timings and dumps that of the tenant. A rule that is not known to
+read the agent's records counts as the tenant's, who is trusted least. It holds no finding back and judges nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from schemas import catalog
+
+if TYPE_CHECKING:
+    from schemas.findings import Finding
+
+__all__ = ["Signs", "class_of"]
+
+_AGENT_RULES = frozenset(
+    {
+        *("xid", "uncorrectable_ecc", "row_remap", "thermal_violation", "power", "sm_clock", "device_peers"),
+        *("pcie_link", "nvlink_errors", "nic_pcie_link", "port_speed", "port_loss", "port_errors"),
+        *("pfc_pause", "congestion", "congestion_own", "node_silence"),
+    }
+)
+"""Rules over records that agents write."""
+
+
+def class_of(rule: str) -> str:
+    """Who can have written the records under a rule's findings: `agent` or `tenant`."""
+    return "agent" if rule in _AGENT_RULES else "tenant"
+
+
+@dataclass(slots=True)
+class Signs:
+    """The evidence of one incident.
+
+    Attributes:
+        by: who said it, by kind of finding.
+        is_fatal: whether a trusted code is among them after which the catalogue trusts the part no more.
+    """
+
+    by: dict[str, str] = field(default_factory=dict)
+    is_fatal: bool = False
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of findings."""
+        return set(self.by)
+
+    @property
+    def classes(self) -> set[str]:
+        """Who said it."""
+        return set(self.by.values())
+
+    def take(self, finding: Finding) -> None:
+        """A finding is evidence."""
+        if finding.state != "open":
+            return
+        self.by[finding.kind] = class_of(finding.rule)
+        if finding.kind not in {"xid", "sxid"} or not finding.values.get("trusted"):
+            return
+        code = finding.values.get("code")
+        if not isinstance(code, int) or isinstance(code, bool):
+            return
+        entry = catalog.xid(code) if finding.kind == "xid" else catalog.sxid(code)
+        self.is_fatal = self.is_fatal or (entry is not None and entry.severity == "fatal")
+
+    def observe(self, kind: str) -> None:
+        """What an agent says of a device was joined to the incident as its cause."""
+        self.by[kind] = "agent"

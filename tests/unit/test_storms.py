@@ -1,0 +1,174 @@
+"""Many nodes at once: one incident without a culprit and no act, whatever the order; and faults that are no storm."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from factories import SITE, START_NS, at, finding, policy, xid_event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.findings import Finding, ProgressMark, Subject
+from schemas.fleet import Node, RulePolicy
+from schemas.remediation import Command, Decision, Incident
+from streams.core.position import Position
+from streams.core.roster import Roster
+from streams.core.snapshot_codec import pack, unpack
+from streams.engines.decisions import DecisionsEngine
+from streams.engines.telemetry import TelemetryEngine
+
+if TYPE_CHECKING:
+    from schemas.base import Record
+
+FINDINGS = "paceline.findings.v1"
+
+
+def engine_of(nodes: int = 200, key_id: str | None = "ed25519-1", **fields: Any) -> DecisionsEngine:
+    roster = Roster()
+    roster.policy = policy(**{"mode": "auto", **fields})
+    for number in range(nodes):
+        place = {"rack": f"r{number // 4}", "leaf": f"l{number // 32}"}
+        roster.take(Node(node_id=f"node-{number}", effective_from_ns=START_NS, **place))
+    return DecisionsEngine(SITE, roster, key_id)
+
+
+def lost(second: float, node: int, code: int = 79) -> Any:
+    device = Subject(level="gpu", node_id=f"node-{node}", pci_bus_id="0000:10:00")
+    values = {"code": code, "trusted": True}
+    return finding("xid", second, device, urgent=True, values=values, finding_id=f"xid-{node}-{second}")
+
+
+def mark(second: float) -> ProgressMark:
+    return ProgressMark(site_id=SITE, role="telemetry", partition=0, mark_ns=at(second))
+
+
+def fed(engine: DecisionsEngine, records: list[Any], first: int = 0) -> list[Record]:
+    outputs: list[Record] = []
+    for offset, record in enumerate(records, first):
+        outputs += engine.on_record(record, Position(FINDINGS, 0, offset, 0))
+    return outputs
+
+
+def of(outputs: list[Record], family: type) -> list[Any]:
+    return [record for record in outputs if isinstance(record, family)]
+
+
+def orders(outputs: list[Record]) -> list[Command]:
+    return [command for command in of(outputs, Command) if command.mode != "observe"]
+
+
+def test_ten_thousand_lines_of_one_rollout_are_one_incident_and_no_cordon() -> None:
+    """200 nodes write 50 lines each within a minute, of codes for which each alone is taken out at once."""
+    rng = random.Random(5)
+    lines = sorted((rng.uniform(0, 60), node, rng.choice((79, 95, 119))) for node in range(200) for _ in range(50))
+    engine = engine_of()
+    telemetry = TelemetryEngine(SITE, 0, Roster())
+    findings: list[Record] = []
+    for offset, (second, node, code) in enumerate(lines):
+        event = xid_event(second, code, node_id=f"node-{node}", seq=offset)
+        findings += telemetry.on_record(event, Position("paceline.kernel-events.v1", 0, offset, 0))
+    findings += [mark(second) for second in range(61, 90)]
+    assert len(lines) == 10_000
+    assert len([record for record in findings if isinstance(record, Finding) and record.urgent]) >= 200
+    outputs = fed(engine, findings)
+    assert of(outputs, Command) == []
+    [incident] = of(outputs, Incident)
+    assert (incident.cause_class, incident.culprit, incident.state) == ("common_mode", None, "open")
+    assert "nodes fail within minutes of each other" in incident.summary
+    assert incident.advice
+    [held] = [entry for entry in of(outputs, Decision) if entry.action == "held"]
+    assert held.subject_id == incident.incident_id
+    [hold] = held.detail["holds"]
+    assert hold["guard"] == "common_mode"
+    assert "one cause is behind them" in hold["reason"]
+
+
+def test_without_the_breaker_the_same_storm_would_cost_nodes() -> None:
+    records = [mark(-1), *(lost(node / 10, node) for node in range(20)), mark(30)]
+    off = {"common_mode": RulePolicy(enabled=False)}
+    assert len(orders(fed(engine_of(guards=off), records))) == 3, "the limit of their leaf is left"
+    assert orders(fed(engine_of(), records)) == []
+
+
+def test_a_single_lost_gpu_is_cordoned_once_its_neighbours_had_time_to_speak() -> None:
+    engine = engine_of()
+    assert orders(fed(engine, [mark(0), lost(1, 7), mark(5)])) == []
+    outputs = fed(engine, [mark(6)], 3)
+    [order] = orders(outputs)
+    assert (order.kind, order.target.node_id, order.mode, order.key_id) == (
+        "cordon_node",
+        "node-7",
+        "auto",
+        "ed25519-1",
+    )
+    assert order.decided_at_ns == at(6)
+    assert [incident.cause_class for incident in of(outputs, Incident)] == ["gpu_lost"]
+
+
+def test_where_nobody_may_act_a_fault_is_told_at_once() -> None:
+    for engine in (engine_of(key_id=None), engine_of(mode="observe")):
+        outputs = fed(engine, [lost(1, 7)])
+        assert [command.mode for command in of(outputs, Command)] == ["observe"]
+        assert len(of(outputs, Incident)) == 1
+
+
+def test_four_nodes_within_ten_minutes_are_no_storm_yet_and_the_fifth_makes_one() -> None:
+    engine = engine_of()
+    outputs = fed(engine, [mark(0), *(lost(1 + 100 * n, 40 * n) for n in range(4)), mark(400)])
+    assert [order.target.node_id for order in orders(outputs)] == ["node-0", "node-40", "node-80", "node-120"]
+    outputs = fed(engine, [lost(401, 160), mark(410)], 9)
+    assert orders(outputs) == []
+    assert [incident.cause_class for incident in of(outputs, Incident)] == ["common_mode"]
+
+
+def test_a_storm_is_over_when_it_has_been_quiet_and_the_next_fault_counts_for_itself() -> None:
+    engine = engine_of()
+    fed(engine, [mark(0), *(lost(1, node) for node in range(9)), mark(10)])
+    assert of(fed(engine, [lost(500, 30), mark(1100)], 11), Incident) == []
+    [over] = of(fed(engine, [mark(1101)], 13), Incident)
+    assert (over.cause_class, over.state, over.event_time_ns) == ("common_mode", "resolved", at(1100))
+    assert len(over.suppressed) == 9
+    assert len(orders(fed(engine, [lost(1200, 50), mark(1300)], 14))) == 1
+
+
+def test_a_restart_in_the_middle_of_the_wait_loses_no_fault() -> None:
+    for faults, expected in ((1, 1), (9, 0)):
+        engine = engine_of()
+        outputs = fed(engine, [mark(0), *(lost(1, node) for node in range(faults))])
+        packed = pack(engine.snapshot())
+        restarted = engine_of()
+        restarted.restore(unpack(packed.chunks, packed.digest), {FINDINGS: faults})
+        outputs += fed(restarted, [mark(10)], faults + 1)
+        assert len(orders(outputs)) == expected
+        assert len(of(outputs, Incident)) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(5, 12), st.randoms(use_true_random=False))
+def test_the_order_in_which_faults_were_read_makes_no_difference(count: int, rng: random.Random) -> None:
+    faults = [lost(1 + node / 7, node) for node in range(count)]
+    shuffled = rng.sample(faults, count)
+    plain, other = (of(fed(engine_of(), [mark(0), *some, mark(20)]), Incident) for some in (faults, shuffled))
+    assert plain == other
+
+
+def test_every_reason_to_hold_is_in_the_journal_with_its_command() -> None:
+    engine = engine_of()
+    slow = Subject(level="rank", job_id="job-1", rank=1, node_id="node-3", gpu_uuid="GPU-3")
+    figures = {"excess_us": 90_000, "step_time_us": 300_000}
+    hot = Subject(level="gpu", node_id="node-3", gpu_uuid="GPU-3")
+    straggler = finding("straggler", 5, slow, slowdown=1.4, job_id="job-1", values=figures)
+    alone = fed(engine, [mark(0), straggler, mark(40)])
+    # Nobody loses a node to a rank that is slow by its own word: nothing but evidence is asked for, and that costs nothing.
+    assert [(order.kind, order.mode) for order in of(alone, Command)] == [("collect_evidence", "auto")]
+    heat = finding("thermal_violation", 6, hot, onset_s=3)
+    both = fed(engine_of(), [mark(0), straggler, heat, mark(40)])
+    assert [(order.kind, order.mode) for order in of(both, Command)] == [("drain_node", "auto")]
+    memory = finding("uncorrectable_ecc", 5, hot, urgent=True)
+    outputs = fed(engine_of(), [mark(0), memory, mark(40)])
+    [order] = of(outputs, Command)
+    [held] = [entry for entry in of(outputs, Decision) if entry.action == "held"]
+    assert (order.kind, order.mode, held.subject_id) == ("cordon_node", "observe", order.command_id)
+    assert held.detail["wanted"] == "auto"
+    assert [hold["guard"] for hold in held.detail["holds"]] == ["evidence"]
