@@ -228,7 +228,7 @@ def resihp_cases(seeds: Sequence[int]) -> Pairs:
 
 
 def soak_cases(seeds: Sequence[int]) -> Pairs:
-    """Fault-free, closed form, 4,096 and 16,384 ranks in turn, steps of 10 s; `gpu_days` of each is a tag.
+    """Fault-free, closed form, steps of 10 s, 16,384 ranks in eight stages and 4,096 in one in turn; `gpu_days` are a tag.
 
     Each seed has a long run of whole steps, about 3,034 GPU-days, so that ten seeds have 30,000; and a short one with every
     message, device counters and look-alikes with them, about 76 GPU-days.
@@ -246,8 +246,8 @@ def _soak_case(nodes: int, steps: int, form: Literal["records", "whole_steps"]) 
         "job-0",
         nodes,
         tensor=8,
-        pipeline=8,
-        microbatches=24,
+        pipeline=8 if nodes > 1000 else 1,
+        microbatches=8,
         step_s=10.0,
         phases=PhasePlan(checkpoint_every=100),
     )
@@ -259,7 +259,7 @@ def _soak_case(nodes: int, steps: int, form: Literal["records", "whole_steps"]) 
         jobs=(job,),
         steps=steps,
         look_alikes=PRELUDE,
-        noise=NoisePlan(gc_every_steps=4000),
+        noise=NoisePlan(gc_every_steps=4000, blocks=2),
         sampling=SamplingPlan(gpu_s=30.0, fabric_s=60.0, switch_s=60.0, heartbeat_s=15.0, progress_s=15.0),
         level="L2",
         form=form,
