@@ -42,7 +42,7 @@ except ImportError:
 endef
 export PROBE
 
-.PHONY: help demo test lint type bench golden faults soak clean
+.PHONY: help demo test lint type bench golden golden-approve faults soak clean
 .PHONY: have-bench have-golden have-faults have-soak
 
 help:
@@ -51,6 +51,7 @@ help:
 	@echo 'make lint     ruff: rules and format'
 	@echo 'make type     mypy --strict'
 	@echo 'make golden   recorded telemetry replayed against the findings on file'
+	@echo 'make golden-approve  takes what they give now as approved'
 	@echo 'make bench    benchmarks'
 	@echo 'make faults   long fault campaigns'
 	@echo 'make soak     hours under load, memory and lag watched'
@@ -79,6 +80,9 @@ type: $(STAMP)
 
 golden: have-golden $(STAMP)
 	@$(BIN)/python -m pytest tests/golden $(TEST_ARGS)
+
+golden-approve: have-golden $(STAMP)
+	@$(BIN)/python -m tests.golden.approve
 
 faults: have-faults $(STAMP)
 	@$(BIN)/python -m pytest tests/faults $(TEST_ARGS)
