@@ -28,8 +28,8 @@ SLOW = 4_243
 _COMMON: dict[str, Any] = {"site_id": "large"}
 
 
-def collected_of(ranks: int) -> Collected:
-    """Steps of 4 s for two hours; one rank is slow and hot for twenty minutes, and a leaf's ports are stopped now and then."""
+def collected_of(ranks: int, steps: int) -> Collected:
+    """Steps of 4 s; one rank is slow and hot for a sixth of the time, and a leaf's ports are stopped now and then."""
     noise, found, slow = np.random.default_rng(7), Collected(), SLOW % ranks
     job = Job(job_id="pretrain", effective_from_ns=START_NS, world_size=ranks, gpu_hour_cost=2.5)
     found.take_input(job, Position("paceline.jobs.v1", 0, 0, 0))
@@ -42,9 +42,9 @@ def collected_of(ranks: int) -> Collected:
     by_gpu, *_ = [heat.rows_of(gpus) for heat in heats]
     by_port = found.pause_per_s.rows_of([(f"node-{rank // 8:04d}", f"mlx5_{rank % 8} 1") for rank in range(ranks)])
     stream = found.delay_s.rows_of(["gpu-frames", "step-timings"])
-    found.first_ns, found.last_ns = START_NS, START_NS + STEPS * STEP_NS
-    for step in range(STEPS):
-        at_ns, is_slow = START_NS + step * STEP_NS, 600 <= step < 900
+    found.first_ns, found.last_ns = START_NS, START_NS + steps * STEP_NS
+    for step in range(steps):
+        at_ns, is_slow = START_NS + step * STEP_NS, steps // 3 <= step < steps // 2
         ratios = noise.normal(1.0, 0.006, ranks)
         temperatures, clocks = noise.normal(60.0, 3.0, ranks), np.full(ranks, 1980.0)
         if is_slow:
@@ -66,7 +66,7 @@ def collected_of(ranks: int) -> Collected:
             "mfu": 0.42 / float(ratios.max()),
         }
         found.take_said(StepResult(**result, **times, **counts), None)
-    _said(found, slow)
+    _said(found, slow, START_NS + steps // 3 * STEP_NS)
     found.silences = [
         Silence(f"node-{n:04d}", "gpu-frames", START_NS + n * 10**9, START_NS + n * 10**10) for n in range(40, 340)
     ]
@@ -74,9 +74,8 @@ def collected_of(ranks: int) -> Collected:
     return found
 
 
-def _said(found: Collected, slow: int) -> None:
+def _said(found: Collected, slow: int, onset_ns: int) -> None:
     """4,000 findings, one incident, one command and its result."""
-    onset_ns = START_NS + 600 * STEP_NS
     node_id, gpu_uuid = found.placed["pretrain", slow]
     culprit = Subject(level="gpu", job_id="pretrain", rank=slow, node_id=node_id, gpu_uuid=str(gpu_uuid))
     for number in range(4_000):
@@ -138,12 +137,17 @@ def _said(found: Collected, slow: int) -> None:
     found.take_said(result, onset_ns // 10**6 + 10**6)
 
 
-def large_page(ranks: int) -> bytes:
-    """The page's bytes."""
+def large_page(ranks: int, steps: int = STEPS) -> bytes:
+    """The page's bytes.
+
+    Args:
+        ranks: of the job.
+        steps: of 4 s; fewer are made sooner, and drawn as finely from 400 on.
+    """
     about = {"source": f"{ranks} ranks", "site": "large", "paceline": "0", "policies": ["the defaults"]}
     about |= {"is_recorded": True, "unusable": 0, "unusable_lines": []}
     raw = {("paceline.gpu-frames.v1", 0, n): (START_NS // 10**6 + n, '{"node_id":"node-0530"}') for n in range(1_500)}
-    return render_page(page_data(collected_of(ranks), about, raw), f"{ranks} ranks")
+    return render_page(page_data(collected_of(ranks, steps), about, raw), f"{ranks} ranks")
 
 
 if __name__ == "__main__":

@@ -95,5 +95,5 @@ async def open_page(url: str, port: str, timeout_s: float = 60.0) -> AsyncIterat
                 ready = None
                 while ready is None:
                     await asyncio.sleep(0.1)
-                    ready = await page.run("document.documentElement.dataset.ready || null")
+                    ready = await page.run("document.documentElement?.dataset.ready ?? null")
             yield page, float(ready)

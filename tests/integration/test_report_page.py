@@ -67,7 +67,7 @@ async def look(url: str, port: str, shots: dict[str, bytes]) -> Looked:
 @pytest.fixture(scope="module", params=[64, 16_384], ids=lambda ranks: f"{ranks} ranks")
 def looked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Looked]:
     directory = tmp_path_factory.mktemp("page")
-    (directory / "incident.html").write_bytes(large_page(request.param))
+    (directory / "incident.html").write_bytes(large_page(request.param, steps=450))
     shots: dict[str, bytes] = {}
     with running_chromium(directory / "profile") as port:
         found = asyncio.run(look((directory / "incident.html").as_uri(), port, shots))

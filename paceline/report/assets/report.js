@@ -79,7 +79,7 @@
     return el("div", { class: "wide" }, el("table", {}, findingHead(), el("tbody", {}, rows.map(findingRow))));
   }
   function findingHead() {
-    return el("thead", {}, el("tr", {}, ["at", "", "what", "who", "why", "rests on"].map((t) => el("th", { scope: "col" }, t || el("span", { "aria-label": "severity" }, "")))));
+    return el("thead", {}, el("tr", {}, ["at", "severity", "what", "who", "why", "rests on"].map((t) => el("th", { scope: "col" }, t))));
   }
 
   // --- Devices
