@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from real_traces import NAMES, Case, Trace, answer_to, cases, is_there, load, records_of, replay_error
+
+from tests.real_traces import NAMES, Case, answer_to, cases
+from tests.trace_variants import Trace, is_there, load, records_of, replay_error
 
 CASES = {f"{case.base} {case.name} {case.severity:.0%}": case for case in cases()}
 SHORT = (
