@@ -2,7 +2,8 @@
 
 A NIC that transmits pause and receives little is a source; ports that receive pause are its victims. A switch's own
 counters say the same from the other side: what its port *receives* is what the NIC transmits. Findings within the
-tolerance belong together. Without a transmitter the storm is unlocalised: nobody is to blame.
+tolerance belong together, and those about the two ends of one cable at any time: a switch may be read far more seldom
+than its hosts. Without a transmitter the storm is unlocalised: nobody is to blame.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class PauseJudge:
         victims = self._victims()
         who = f"{subject.node_id or subject.switch_id} {subject.device or ''} port {subject.port}"
         return PauseVerdict(
-            f"port:{subject.node_id or subject.switch_id}/{subject.device}/{subject.port}",
+            f"port:{_cable(finding)}",
             "pause_storm",
             Subject(
                 level="port",
@@ -198,13 +199,21 @@ class PauseJudge:
         )
 
     def _seen_by_host(self, finding: Finding) -> bool:
-        """Whether a host reports the same source from its own side within the tolerance."""
+        """Whether a host reports the same source from its own side: of the same cable, or within the tolerance."""
         return any(
             other.subject.switch_id is None
             and other.kind == "pfc_pause_transmit"
-            and abs(other.onset_ns - finding.onset_ns) <= 2 * self._tolerance_ns
+            and (_cable(other) == _cable(finding) or abs(other.onset_ns - finding.onset_ns) <= 2 * self._tolerance_ns)
             for other in self._standing.values()
         )
+
+
+def _cable(finding: Finding) -> str:
+    """A name of the port's cable, alike from both of its ends: the host's port, where a switch knows its peer."""
+    subject, peer = finding.subject, finding.values.get("peer")
+    if subject.switch_id is not None and isinstance(peer, str) and peer:
+        return peer
+    return f"{subject.node_id or subject.switch_id}/{subject.device}/{subject.port}"
 
 
 def _number(finding: Finding, name: str, default: float | None = None) -> float | None:
