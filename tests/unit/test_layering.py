@@ -23,6 +23,11 @@ PURE = (
     "streams/profiles",
     "streams/replay.py",
     "streams/recorded_journal.py",
+    "streams/recording/arrival_merge.py",
+    "streams/recording/bounds.py",
+    "streams/recording/recorder.py",
+    "streams/recording/selection.py",
+    "streams/recording/taken.py",
     "streams/journal_replay.py",
 )
 NOT_PURE = {
