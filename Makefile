@@ -17,6 +17,7 @@ PYTHON ?=
 DEMO_ARGS ?=
 TESTS ?=
 TEST_ARGS ?=
+EVALUATE_ARGS ?=
 # Processes that share the tests without a broker, whole files each. Those with one run alone: they measure time and load.
 TEST_WORKERS ?= 2
 
@@ -42,7 +43,7 @@ except ImportError:
 endef
 export PROBE
 
-.PHONY: help demo test lint type bench golden golden-approve faults soak clean
+.PHONY: help demo test lint type bench golden golden-approve faults soak evaluate evaluate-soak clean
 .PHONY: have-bench have-golden have-faults have-soak
 
 help:
@@ -55,6 +56,8 @@ help:
 	@echo 'make bench    benchmarks'
 	@echo 'make faults   long fault campaigns'
 	@echo 'make soak     hours under load, memory and lag watched'
+	@echo 'make evaluate       detections against the truth of labelled cases, ten tuning and ten held-out seeds (hours)'
+	@echo 'make evaluate-soak  30,000 GPU-days without a fault: nobody may be blamed'
 	@echo 'make clean    removes $(VENV), caches and build outputs'
 	@echo
 	@echo 'Needs Python 3.11 to 3.13 and nothing else; PYTHON=/path/to/python3 chooses one when $(VENV) is made.'
@@ -89,6 +92,13 @@ faults: have-faults $(STAMP)
 
 soak: have-soak $(STAMP)
 	@$(BIN)/python -m pytest tests/soak $(TEST_ARGS)
+
+# In five minutes every case with one tuning and one held-out seed: paceline evaluate --suite ci
+evaluate: $(STAMP)
+	@$(BIN)/paceline evaluate --suite ci --seeds 10 --held-out $(EVALUATE_ARGS)
+
+evaluate-soak: $(STAMP)
+	@$(BIN)/paceline evaluate --suite soak $(EVALUATE_ARGS)
 
 # Scripts named bench_*.py print their own figures; test_*.py hold a figure to a bound.
 bench: have-bench $(STAMP)

@@ -25,6 +25,7 @@ __all__ = [
     "gate_lines",
     "report_lines",
     "scenario_lines",
+    "watched_line",
 ]
 
 
@@ -45,6 +46,7 @@ def report_lines(
     yield CAVEAT
     yield ""
     yield from figure_lines(by_detector)
+    yield watched_line(engine, by_detector[engine])
     yield ""
     yield from scenario_lines(by_detector[engine])
     yield from _same_verdict_lines(by_detector[engine])
@@ -94,6 +96,18 @@ def figure_lines(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:
                 f"{detector}: false remediations {rate:.3g} per 1,000 GPU-days (95 % bound {upper:.3g}) over "
                 f"{metrics.gpu_days:.4g} GPU-days; budgets shown to hold: {', '.join(held) or 'none'}"
             )
+
+
+def watched_line(detector: str, outcomes: Sequence[CaseOutcome]) -> str:
+    """How much one detector watched, and how rare a cordon of a wrong node can be called for it."""
+    metrics = measure(outcomes)
+    upper = metrics.wrong_node_upper
+    bound = f" (95 % bound {upper:.3g} per 1,000 GPU-days)" if upper is not None else ""
+    return (
+        f"{detector}: watched {metrics.gpu_days:,.4g} GPU-days in {sum(outcome.steps for outcome in outcomes):,} steps, "
+        f"{metrics.rank_steps:,} rank-steps, with {sum(outcome.cost.cpu_s for outcome in outcomes):,.0f} s of processor "
+        f"time; wrong-node cordons {metrics.wrong_node_cordons}{bound}"
+    )
 
 
 def _row(detector: str, seeds: str, metrics: Metrics) -> tuple[str, ...]:

@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
 GPU_FRAMES = topic_named("gpu-frames").name
 STEP_TIMINGS = topic_named("step-timings").name
-STEP_CASES = {64: 300, 512: 60, 4096: 12, 16384: 6}
+STEP_CASES = {64: 300, 512: 60, 4096: 12, 16384: 6, 32768: 4}
 """Ranks: steps that are measured."""
+
+ONE_SLOW = 16384
+"""The size that is measured with a straggler too."""
 
 RUN_IN_STEPS = 5
 LATENESS_NS = 2_000_000_000
@@ -70,21 +73,27 @@ def main() -> None:
         figures = _run_child("frames", _write(folder / "frames", [], load.messages, load.sent_ns), rounds, 0)
         frame_rows = [_frame_row(figures)]
         step_rows, memory_rows = [], []
+        engine_us: dict[int, float] = {}
         for ranks, steps in STEP_CASES.items():
-            for slow in (False, True) if ranks == max(STEP_CASES) else (False,):
+            for slow in (False, True) if ranks == ONE_SLOW else (False,):
                 steps_made = RUN_IN_STEPS + max(3, steps // shrink)
                 made = step_timings(ranks, steps_made, slow_rank=slow)
                 wires = [message(record) for record in made.reference]
                 path = _write(folder / f"{ranks}-{slow}", wires, made.messages, made.sent_ns)
                 figures = _run_child("steps", path, rounds, RUN_IN_STEPS * ranks // GPUS_PER_NODE)
                 label = f"{ranks:,}{' (one slow)' if slow else ''}"
+                if not slow:
+                    engine_us[ranks] = figures["cpu_s"]["engine"] / (steps_made - RUN_IN_STEPS) * 1e6
                 step_rows.append(_step_row(label, figures))
                 memory_rows.append(_memory_row(label, ranks, steps_made - RUN_IN_STEPS, figures))
-    publish(_section(frame_rows, step_rows, memory_rows), asked, load_before)
+    publish(_section(frame_rows, step_rows, _flat_rows(engine_us), memory_rows), asked, load_before)
 
 
 def _section(
-    frame_rows: list[tuple[str, ...]], step_rows: list[tuple[str, ...]], memory_rows: list[tuple[str, ...]]
+    frame_rows: list[tuple[str, ...]],
+    step_rows: list[tuple[str, ...]],
+    flat_rows: list[tuple[str, ...]],
+    memory_rows: list[tuple[str, ...]],
 ) -> Section:
     ratios = ("bytes to outputs / orjson", "bytes to outputs / decode", "engine alone / decode")
     return Section(
@@ -103,6 +112,17 @@ def _section(
                 "Step timings of one job:",
                 ("ranks", "bytes a message", "rank-steps/s per core from bytes", "from records", *ratios),
                 step_rows,
+            ),
+            Table(
+                "What a step costs the engine whatever its size, and what each rank costs, from records:",
+                (
+                    "ranks",
+                    "us a rank-step",
+                    "of that the step's fixed cost",
+                    "without it",
+                    "without it / at 4,096 ranks",
+                ),
+                flat_rows,
             ),
             Table(
                 "Closing a step, and memory:",
@@ -127,9 +147,35 @@ def _section(
                 "RSS is of a process that holds the input bytes as well; what it grew by while the whole load passed is the "
                 "engine, its open steps and what the allocator keeps. State is a packed snapshot, after the last step."
             ),
+            (
+                "The fixed cost of a step is that of some three hundred calls of numpy on arrays of any size: it is paid once a "
+                "step, about a thousandth of a core for a job with a step a second."
+            ),
             "'One slow' has one GPU slowed by heat from a quarter of the run on: a straggler is found and stands.",
         ),
     )
+
+
+def _flat_rows(engine_us: dict[int, float]) -> list[tuple[str, ...]]:
+    """Cost of a rank by size, and what is left of it when the fixed cost of a step is taken off.
+
+    Args:
+        engine_us: of a step, by ranks. The fixed cost is where the line through the two smallest sizes meets no ranks.
+    """
+    (few, few_us), (more, more_us), *_ = sorted(engine_us.items())
+    fixed_us = max(0.0, few_us - few * (more_us - few_us) / (more - few))
+    at = next(ranks for ranks in sorted(engine_us) if ranks >= 4096)
+    bare = {ranks: (us - fixed_us) / ranks for ranks, us in engine_us.items()}
+    return [
+        (
+            f"{ranks:,}",
+            figure(us / ranks),
+            figure(fixed_us / ranks),
+            figure(bare[ranks]),
+            ratio(bare[ranks] / bare[at]),
+        )
+        for ranks, us in sorted(engine_us.items())
+    ]
 
 
 def _frame_row(found: dict[str, Any]) -> tuple[str, ...]:
