@@ -219,7 +219,9 @@ def doctor(
 def evaluate(
     suite: Annotated[
         str,
-        typer.Option(help="ci, ablation, minder, greyhound, greyhound_detection, what_if, resihp, soak or barrier."),
+        typer.Option(
+            help="ci, ablation, minder, greyhound, greyhound_slow, greyhound_detection, what_if, resihp, soak or barrier."
+        ),
     ] = "ci",
     seeds: Annotated[
         Optional[int],  # noqa: UP045

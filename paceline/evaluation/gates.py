@@ -159,6 +159,7 @@ _GATES: dict[str, Callable[[Sequence[CaseOutcome], Metrics], list[Gate]]] = {
     "ci": _ci,
     "minder": _minder,
     "greyhound": _greyhound,
+    "greyhound_slow": _greyhound,
     "greyhound_detection": _greyhound_detection,
     "resihp": _resihp,
     "soak": _soak,

@@ -71,7 +71,8 @@ def test_the_detection_set_has_its_published_counts() -> None:
 
 
 def test_the_greyhound_run_has_twelve_episodes_apart() -> None:
-    for case, _ in cases("greyhound", TUNING_SEEDS[:4]):
+    runs = [*cases("greyhound", TUNING_SEEDS[:4]), *cases("greyhound_slow", TUNING_SEEDS[:2])]
+    for case, _ in runs:
         assert len(case.faults) == 12
         assert sum(fault.kind == "link_loss" for fault in case.faults) == 2
         for before, after in zip(case.faults, case.faults[1:], strict=False):

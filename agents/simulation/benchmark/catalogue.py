@@ -17,6 +17,7 @@ from agents.simulation.benchmark.replicas import (
     barrier_cases,
     greyhound_cases,
     greyhound_detection_cases,
+    greyhound_slow_cases,
     minder_cases,
     resihp_cases,
     soak_cases,
@@ -75,6 +76,7 @@ _SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] =
     "ablation": _ablation,
     "minder": minder_cases,
     "greyhound": greyhound_cases,
+    "greyhound_slow": greyhound_slow_cases,
     "greyhound_detection": greyhound_detection_cases,
     "what_if": what_if_cases,
     "resihp": resihp_cases,
@@ -83,8 +85,8 @@ _SUITES: dict[str, Callable[[Sequence[int]], list[tuple[BenchmarkCase, int]]]] =
 }
 _TAKING_TURNS: dict[str, Callable[[], Iterable[BenchmarkCase]]] = {"ci": _ci_cases, "ablation": _ablation_cases}
 SUITES = tuple(_SUITES)
-"""ci: rows A and B. ablation: a part of them. minder: C1. greyhound: C3. greyhound_detection: C2. what_if: C4. resihp: C8. soak: fault-free at
-scale. barrier: 2,048 ranks that wait for one."""
+"""ci: rows A and B. ablation: a part of them. minder: C1. greyhound, greyhound_slow: C3. greyhound_detection: C2.
+what_if: C4. resihp: C8. soak: fault-free at scale. barrier: 2,048 ranks that wait for one."""
 
 
 def cases(
@@ -99,8 +101,8 @@ def cases(
 
     Args:
         suite: one of `SUITES`.
-        seeds: in `ci`, `ablation`, `greyhound`, `resihp`, `soak` and `barrier` each case is run with each of them; the other suites
-            have a fixed number of cases, which take them in turn.
+        seeds: in `ci`, `ablation`, `greyhound`, `greyhound_slow`, `resihp`, `soak` and `barrier` each case is run with each of
+            them; the other suites have a fixed number of cases, which take them in turn.
         limit: how many pairs at most, spread evenly over the suite, so that every row and every seed has its share.
         largest_ranks: leaves out cases of more ranks.
         in_turn: of `ci` and `ablation` each case with one of the seeds only, which take turns over rows and shapes.

@@ -31,6 +31,7 @@ __all__ = [
     "barrier_cases",
     "greyhound_cases",
     "greyhound_detection_cases",
+    "greyhound_slow_cases",
     "minder_cases",
     "resihp_cases",
     "soak_cases",
@@ -96,12 +97,24 @@ def _by_share(place: float) -> FaultKind:
 def greyhound_cases(seeds: Sequence[int]) -> Pairs:
     """One run a seed: 256 ranks, twelve episodes (ten compute, two network), gaps of mean 240 s and a rest of 60 s.
 
-    The study tells neither the length of a step nor how long measurements travel. It verifies over at least ten steps and
-    reacts within 10.56 s on average, so its steps take a second; and it measures beside its jobs, so records take as long
-    as they did from the agent's publisher to a finding through a broker of the same place, with a longer tail.
+    The study tells neither the length of a step nor how long measurements travel; both are chosen. It verifies over at
+    least ten steps and reacts within 10.56 s on average, so its steps take a second or less. It measures beside its jobs:
+    records take as long as they did from the agent's publisher to a finding through a broker of the same place, with a
+    longer tail. `greyhound_slow` is the same under longer steps and the slow way that the other suites have.
     """
+    return _greyhound_runs(seeds, "greyhound", 1.0, DeliveryPlan(delay_p50_ms=70.0, delay_p99_ms=500.0))
+
+
+def greyhound_slow_cases(seeds: Sequence[int]) -> Pairs:
+    """As `greyhound_cases` with steps of 2.5 s and a way on which one record in a hundred takes 5 s and more.
+
+    A step of 32 nodes is whole 7.6 s after its end on such a way, on average: there is no reaction within 10.56 s then.
+    """
+    return _greyhound_runs(seeds, "greyhound_slow", 2.5, DeliveryPlan())
+
+
+def _greyhound_runs(seeds: Sequence[int], suite: str, step_s: float, delivery: DeliveryPlan) -> Pairs:
     pairs: Pairs = []
-    step_s = 1.0
     for seed in seeds:
         noise = Noise(seed)
         faults = []
@@ -117,18 +130,18 @@ def greyhound_cases(seeds: Sequence[int]) -> Pairs:
             faults.append(FaultPlan(kind, severity, step, end))
             step = end
         shape = replace(SHAPES["tp8-pp8-dp8"], name="tp8-pp4-dp8", nodes=32, pipeline=4, microbatches=16)
-        job = shape.job(step_s=step_s, phases=PhasePlan(checkpoint_every=60, evaluation_every=0))
+        job = shape.job(step_s=step_s, phases=PhasePlan(checkpoint_every=round(60 / step_s), evaluation_every=0))
         case = healthy_case(
             "C3",
             f"seed{seed}",
             shape,
             "twelve of twelve",
-            suite="greyhound",
+            suite=suite,
             steps=step + 40,
             jobs=(job,),
             faults=tuple(faults),
             sampling=SamplingPlan(gpu_s=10.0, fabric_s=10.0, switch_s=10.0),
-            delivery=DeliveryPlan(delay_p50_ms=70.0, delay_p99_ms=500.0),
+            delivery=delivery,
         )
         pairs.append((case, seed))
     return pairs
