@@ -32,6 +32,9 @@ __all__ = ["Collected", "Silence", "StepPoint"]
 _SILENT_NS = 30_000_000_000
 """Three times the lateness that is normal, and half of what makes the rule on silent nodes speak."""
 
+_REGULAR = frozenset({"gpu-frames", "fabric-frames", "node-status"})
+"""What a source sends whether or not anything happens. A job that makes no steps is no silence of its nodes."""
+
 _SLOW = 1.05
 """A rank is counted as slow from here on: above the noise of healthy ranks, below what rules speak of by themselves."""
 
@@ -192,9 +195,10 @@ class Collected:
             self._heard.pop((source, stream), None)
             return
         before = self._heard.get((source, stream))
-        if before is not None and at_ns - before > _SILENT_NS:
+        if stream in _REGULAR and before is not None and at_ns - before > _SILENT_NS:
             self._silent(Silence(source, stream, before, at_ns))
-        self._heard[source, stream] = max(at_ns, before or 0)
+        if stream in _REGULAR:
+            self._heard[source, stream] = max(at_ns, before or 0)
         if position.append_ms > 0:
             self._delayed(stream, at_ns, position.append_ms / 1e3 - at_ns / 1e9)
 

@@ -24,7 +24,6 @@ PURE = (
     "streams/replay.py",
     "streams/recorded_journal.py",
     "streams/recording/arrival_merge.py",
-    "streams/recording/bounds.py",
     "streams/recording/recorder.py",
     "streams/recording/selection.py",
     "streams/recording/taken.py",

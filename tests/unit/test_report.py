@@ -100,6 +100,16 @@ def test_who_was_not_heard_for_half_a_minute_is_silent_and_who_never_came_back_t
     assert told == [("node-1", at(10), at(50)), ("node-1", at(60), None)]
 
 
+def test_a_job_of_long_steps_is_not_called_silent() -> None:
+    found = Collected()
+    for number in range(4):
+        found.take_input(
+            step_timing(number, 60 * number, [200_000] * 8), Position("paceline.step-timings.v1", 0, number, 0)
+        )
+    found.finish()
+    assert found.silences == []
+
+
 def test_a_rank_is_held_against_the_ranks_of_its_step() -> None:
     found = feed([step_timing(n, n, [200_000] * 7 + [260_000]) for n in range(5)])
     assert found.slow_counts == {("job-1", 7): 5}
