@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Section", "Table", "count", "figure", "options", "publish", "ratio"]
+__all__ = ["Section", "Table", "count", "figure", "keep", "options", "publish", "ratio"]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 _ORDER = ("pure_path", "faust_path", "peers", "latency", "urgent_lane", "settled_lane", "replay", "agent_overhead")
@@ -26,7 +26,8 @@ _VERSIONED = ("faust-streaming", "aiokafka", "confluent-kafka", "pydantic", "orj
 _HEAD = """# Benchmarks
 
 Made by `make bench` (all of it, about 12 minutes on two cores), or section by section with the command named there.
-Each script replaces its own section.
+Each script replaces its own section. Sections on accuracy are of `paceline evaluate`, laid out by
+`tests/bench/accuracy_sections.py` where a command with `--out` is named.
 
 How to read the tables:
 
@@ -90,10 +91,14 @@ def publish(section: Section, asked: argparse.Namespace, load_before: float) -> 
     """Print a section, and keep it in the document unless this was a quick run or only printing was asked for."""
     text = _markdown(section, asked, load_before)
     print(text, flush=True)
-    if asked.quick or asked.print_only:
-        return
+    if not (asked.quick or asked.print_only):
+        keep(section.name, text)
+
+
+def keep(name: str, text: str) -> None:
+    """Put a section into the document, in the place of the one of its name."""
     kept = _sections(DOCUMENT.read_text(encoding="utf-8")) if DOCUMENT.exists() else {}
-    kept[section.name] = text
+    kept[name] = text
     order = [name for name in _ORDER if name in kept] + sorted(set(kept) - set(_ORDER))
     body = "\n".join(f"<!-- begin {name} -->\n{kept[name]}\n<!-- end {name} -->\n" for name in order)
     DOCUMENT.write_text(f"{_HEAD}\n{body}", encoding="utf-8")
