@@ -142,3 +142,13 @@ def test_a_node_that_is_read_seldom_is_slow_at_its_third_low_frame(tick_s: int) 
 def test_low_frames_that_lie_far_apart_are_no_slow_clock() -> None:
     assert of_clocks([1050, 1755, 1755, 1755] * 5, 5) == []
     assert of_clocks([1050] * 4, 61) == []
+
+
+def test_a_snapshot_of_before_the_pace_was_kept_is_taken() -> None:
+    rule, roster = SmClock(SITE), Roster()
+    frames = [gpu_frame(tick, gpus=3, gpu_util_pct=97, sm_clock_mhz=[1050, 1755, 1755]) for tick in range(3)]
+    assert list(rule.on_frame(frames[0], roster)) == list(rule.on_frame(frames[1], roster)) == []
+    older = {key: state[:2] for key, state in rule.snapshot().items()}  # type: ignore[index]
+    again = SmClock(SITE)
+    again.restore(older)
+    assert len(list(again.on_frame(frames[2], roster))) == 1
