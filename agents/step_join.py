@@ -25,6 +25,9 @@ _MOST_OPEN_STEPS = 64
 _PHASE_ORDER: tuple[Phase, ...] = ("compile", "checkpoint", "evaluation", "warmup", "train")
 """Which phase a step is of when its ranks differ: one rank's checkpoint is everybody's wait."""
 
+_Communicator = tuple[str, tuple[int | str, ...] | None, str | None]
+"""Kind, instance and operation."""
+
 _MEASURES = (
     "step_us",
     "own_us",
@@ -102,12 +105,28 @@ def is_due(since_ns: int | None, now_ns: int, period_ns: int) -> bool:
 
 
 def _collectives(reports: Mapping[int, StepReport]) -> tuple[CollectiveTiming, ...]:
-    durations: dict[tuple[str, tuple[int | str, ...] | None, str | None], dict[int, int]] = {}
+    durations: dict[_Communicator, dict[int, int]] = {}
+    sizes: dict[_Communicator, dict[int, int | None]] = {}
     for rank, report in reports.items():
         for spent in report.collectives:
-            of_rank = durations.setdefault((spent.group, spent.instance, spent.op), {})
+            key = (spent.group, spent.instance, spent.op)
+            of_rank = durations.setdefault(key, {})
             of_rank[rank] = of_rank.get(rank, 0) + spent.duration_us
+            size_of_rank = sizes.setdefault(key, {})
+            before = size_of_rank.get(rank, 0)
+            size_of_rank[rank] = None if before is None or spent.size_bytes is None else before + spent.size_bytes
     return tuple(
-        CollectiveTiming(group=group, instance=instance, op=op, duration_us=tuple(map(of_rank.get, reports)))
+        CollectiveTiming(
+            group=group,
+            instance=instance,
+            op=op,
+            duration_us=tuple(map(of_rank.get, reports)),
+            size_bytes=_column(sizes[group, instance, op], reports),
+        )
         for (group, instance, op), of_rank in durations.items()
     )
+
+
+def _column(of_rank: Mapping[int, int | None], reports: Mapping[int, StepReport]) -> tuple[int | None, ...] | None:
+    column = tuple(map(of_rank.get, reports))
+    return column if any(value is not None for value in column) else None

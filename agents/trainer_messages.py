@@ -137,6 +137,7 @@ class CollectiveTime(_Message):
     instance: tuple[int | _Word, ...] | None = Field(default=None, max_length=8)
     op: _Word | None = None
     duration_us: _DurationUs
+    size_bytes: _Count | None = None
 
 
 class StepReport(_Message):

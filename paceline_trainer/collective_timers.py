@@ -105,7 +105,7 @@ class CollectiveTimers:
 
         def timed_bucket(state: Any, bucket: Any) -> Any:
             inner = hook if hook is not None else _averaging_hook()
-            span, communicator = self._begun("all_reduce", group, True)
+            span, communicator = self._begun("all_reduce", group, True, bucket)
             reduced = inner(state, bucket)
             if communicator is not None:
                 self._on_completion(reduced, span, communicator)
@@ -130,7 +130,8 @@ class CollectiveTimers:
             if _is_compiling() or getattr(self._inside, "call", False):
                 return original(*arguments, **named)
             is_async = bool(argument("async_op", arguments, named))
-            span, communicator = self._begun(operation, argument("group", arguments, named), is_async)
+            buffers = (*arguments, *named.values())
+            span, communicator = self._begun(operation, argument("group", arguments, named), is_async, buffers)
             self._inside.call = True
             try:
                 work = original(*arguments, **named)
@@ -145,7 +146,9 @@ class CollectiveTimers:
 
         return timed
 
-    def _begun(self, operation: str, group: Any, is_async: bool) -> tuple[Span | None, _Communicator | None]:
+    def _begun(
+        self, operation: str, group: Any, is_async: bool, buffers: Any
+    ) -> tuple[Span | None, _Communicator | None]:
         try:
             communicator = self._communicator(group)
             if communicator is None:
@@ -159,10 +162,13 @@ class CollectiveTimers:
             if self._in_step[communicator] > _TIMED_A_STEP:
                 return None, communicator
             overlapped = is_async or not self._tape.is_on_main_stream()
-            return self._tape.span(communicator.kind, communicator.instance, operation, overlapped), communicator
+            size_bytes = _larger_bytes(buffers) if operation != "barrier" else None
+            span = self._tape.span(communicator.kind, communicator.instance, operation, overlapped, size_bytes)
         except Exception as error:  # noqa: BLE001 - a hook must not cost the training that it watches
             self._on_trouble(f"{operation}: {error!r}")
             return None, None
+        else:
+            return span, communicator
 
     def _ended(self, span: Span | None, communicator: _Communicator) -> None:
         try:
@@ -212,6 +218,17 @@ def _members(ranks: Sequence[int]) -> tuple[int | str, ...]:
     if ranks == list(range(ranks[0], ranks[0] + stride * len(ranks), stride)):
         return (ranks[0], stride, len(ranks))
     return (ranks[0], hashlib.sha256(repr(ranks).encode()).hexdigest()[:12], len(ranks))
+
+
+def _larger_bytes(buffers: Any) -> int | None:
+    """Bytes of the larger buffer of a call: of a tensor, of a list of tensors, or of a bucket of gradients."""
+    if hasattr(buffers, "buffer"):
+        buffers = (buffers.buffer(),)
+    found = 0
+    for given in buffers:
+        tensors = given if isinstance(given, (list, tuple)) else (given,)
+        found = max(found, sum(one.numel() * one.element_size() for one in tensors if hasattr(one, "element_size")))
+    return found or None
 
 
 def _averaging_hook() -> Any:

@@ -12,7 +12,7 @@ One connection speaks for one rank of one attempt of one job. Every message has 
   the driver.
 - `step`, when a step has ended: `step`, `phase`, `event_time_ns`, `step_us`, and what was measured of `own_us`,
   `compute_us`, `forward_us`, `backward_us`, `optimizer_us`, `host_us`, `data_us`, `wait_us`, `tokens`,
-  `sum_squared_lengths`, `collectives` (objects of `group`, `instance`, `op`, `duration_us`).
+  `sum_squared_lengths`, `collectives` (objects of `group`, `instance`, `op`, `duration_us` and, where known, `size_bytes`).
 - `progress`: `last_step` and `groups`, by group `[last enqueued, last started, last completed]`; null is unknown. With `phase`
   when the step that begins is of another phase than the one before.
 - `end`: the loop is done. A connection that closes without it died.

@@ -312,6 +312,7 @@ class StepReporter:
         instance: tuple[int | str, ...] | None = None,
         op: str | None = None,
         overlapped: bool = False,
+        size_bytes: int | None = None,
     ) -> None:
         """Add time spent in a communicator, transfer and waiting together; several calls in a step add up.
 
@@ -322,8 +323,9 @@ class StepReporter:
             op: the operation, as `all_reduce`.
             overlapped: it ran beside computation, so the rank did not wait for it. Otherwise the time counts as
                 waiting, and is taken out of the part whose `with` block is open.
+            size_bytes: of the larger of the rank's two buffers; gives the communicator's bandwidth.
         """
-        self._stopwatch.add_collective(group, duration_s, instance, op, overlapped)
+        self._stopwatch.add_collective(group, duration_s, instance, op, overlapped, size_bytes)
 
     @harmless
     def progress(

@@ -48,7 +48,13 @@ class StepWatch(Protocol):
         """Add seconds to a part."""
 
     def add_collective(
-        self, group: str, duration_s: float, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool
+        self,
+        group: str,
+        duration_s: float,
+        instance: tuple[int | str, ...] | None,
+        op: str | None,
+        overlapped: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Add seconds in a communicator."""
 
@@ -56,12 +62,13 @@ class StepWatch(Protocol):
 class _Measured:
     """Nanoseconds of one step by part and communicator."""
 
-    __slots__ = ("before_ns", "collectives_ns", "open_parts", "parts_ns")
+    __slots__ = ("before_ns", "collectives_bytes", "collectives_ns", "open_parts", "parts_ns")
 
     def __init__(self) -> None:
         self.before_ns = 0
         self.parts_ns: dict[str, int] = {}
         self.collectives_ns: dict[_Communicator, int] = {}
+        self.collectives_bytes: dict[_Communicator, int | None] = {}
         self.open_parts: list[list[Any]] = []  # name, start, nanoseconds that belong to inner parts
 
 
@@ -110,8 +117,8 @@ class Stopwatch:
             fields["compute_us"] = sum(compute_ns) // 1000
         fields.update({f"{name}_us": parts_ns[name] // 1000 for name in _REPORTED if name in parts_ns})
         collectives = [
-            {"group": group, "instance": instance, "op": op, "duration_us": duration_ns // 1000}
-            for (group, instance, op), duration_ns in _longest(measured.collectives_ns)
+            _collective(communicator, duration_ns, measured.collectives_bytes[communicator])
+            for communicator, duration_ns in _longest(measured.collectives_ns)
         ]
         return {**fields, "collectives": collectives} if collectives else fields
 
@@ -149,9 +156,17 @@ class Stopwatch:
         self._add(part, _nanoseconds(duration_s))
 
     def add_collective(
-        self, group: str, duration_s: float, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool
+        self,
+        group: str,
+        duration_s: float,
+        instance: tuple[int | str, ...] | None,
+        op: str | None,
+        overlapped: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Add seconds in a communicator; not overlapped they are waiting and leave the part that is open.
+
+        Bytes are those of the larger buffer of the operation; where one's are not known, those of the sum are not.
 
         Raises:
             ValueError: a negative or infinite duration.
@@ -160,6 +175,8 @@ class Stopwatch:
         measured = self._measured
         key = (str(group), None if instance is None else tuple(instance), op)
         measured.collectives_ns[key] = measured.collectives_ns.get(key, 0) + duration_ns
+        before = measured.collectives_bytes.get(key, 0)
+        measured.collectives_bytes[key] = None if before is None or size_bytes is None else before + int(size_bytes)
         if not overlapped:
             self._add("wait", duration_ns)
             if measured.open_parts:
@@ -168,6 +185,12 @@ class Stopwatch:
     def _add(self, part: str, duration_ns: int) -> None:
         parts_ns = self._measured.parts_ns
         parts_ns[part] = parts_ns.get(part, 0) + duration_ns
+
+
+def _collective(communicator: _Communicator, duration_ns: int, size_bytes: int | None) -> dict[str, Any]:
+    group, instance, op = communicator
+    told = {"group": group, "instance": instance, "op": op, "duration_us": duration_ns // 1000}
+    return told if size_bytes is None else {**told, "size_bytes": size_bytes}
 
 
 def _longest(durations_ns: dict[_Communicator, int]) -> list[tuple[_Communicator, int]]:

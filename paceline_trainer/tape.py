@@ -41,10 +41,16 @@ class Mark:
 class Span:
     """An operation in a communicator from its issue to its completion; `end` may be set later, by any thread."""
 
-    __slots__ = ("end", "group", "instance", "op", "overlapped", "start")
+    __slots__ = ("end", "group", "instance", "op", "overlapped", "size_bytes", "start")
 
     def __init__(
-        self, start: Mark, group: str, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool
+        self,
+        start: Mark,
+        group: str,
+        instance: tuple[int | str, ...] | None,
+        op: str | None,
+        overlapped: bool,
+        size_bytes: int | None = None,
     ) -> None:
         self.start = start
         self.end: Mark | None = None
@@ -52,6 +58,7 @@ class Span:
         self.instance = instance
         self.op = op
         self.overlapped = overlapped
+        self.size_bytes = size_bytes
 
 
 class Recording:
@@ -103,7 +110,9 @@ class Recording:
                     key = (entry.group, entry.instance)
                     start_ns, last_ns[key] = max(start_ns, last_ns.get(key, start_ns)), end_ns
                 duration_s = max(0, end_ns - start_ns) / 1e9
-                watch.add_collective(entry.group, duration_s, entry.instance, entry.op, entry.overlapped)
+                watch.add_collective(
+                    entry.group, duration_s, entry.instance, entry.op, entry.overlapped, entry.size_bytes
+                )
                 continue
             mark, action, arguments = entry
             if mark is not None:
@@ -206,16 +215,29 @@ class Tape:
         self._write(None, "add", part, float(duration_s))
 
     def add_collective(
-        self, group: str, duration_s: float, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool
+        self,
+        group: str,
+        duration_s: float,
+        instance: tuple[int | str, ...] | None,
+        op: str | None,
+        overlapped: bool,
+        size_bytes: int | None = None,
     ) -> None:
         """Add seconds in a communicator; not overlapped they are waiting and leave the part that is open."""
-        self._write(None, "add_collective", group, float(duration_s), instance, op, overlapped)
+        self._write(None, "add_collective", group, float(duration_s), instance, op, overlapped, size_bytes)
 
-    def span(self, group: str, instance: tuple[int | str, ...] | None, op: str | None, overlapped: bool) -> Span | None:
+    def span(
+        self,
+        group: str,
+        instance: tuple[int | str, ...] | None,
+        op: str | None,
+        overlapped: bool,
+        size_bytes: int | None = None,
+    ) -> Span | None:
         """Begin an operation in a communicator; None outside a step. Its `end` is for the caller to set."""
         if not self._is_open or self._is_full:
             return None
-        span = Span(self.mark(), group, instance, op, overlapped)
+        span = Span(self.mark(), group, instance, op, overlapped, size_bytes)
         self._append(span)
         return span
 

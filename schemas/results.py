@@ -48,7 +48,11 @@ class StepResult(Record):
 
 
 class JobPerformance(Record):
-    """Bandwidth of one communicator of a job over a window of event time."""
+    """Bandwidth of one kind of communicator of a job over a window of event time, GB/s.
+
+    Figures are medians over its communicators, and over the steps of the window that were looked at. The slowest is the one of
+    the lowest bus bandwidth, in the middle of the window's steps. Nothing here blames anybody.
+    """
 
     record: Literal["job_performance"] = "job_performance"
     job_id: Identifier
@@ -61,3 +65,10 @@ class JobPerformance(Record):
     algorithm_bandwidth_gb_s: float | None = None
     bus_bandwidth_gb_s: float | None = None
     wait_share: float | None = None
+    steps: int | None = None
+    communicators: int | None = None
+    ranks_per_communicator: int | None = None
+    transfer_us: float | None = None
+    """Of all the collectives of one step together."""
+    slowest_instance: str | None = None
+    slowest_bus_bandwidth_gb_s: float | None = None

@@ -23,6 +23,8 @@ class CollectiveTiming(Record):
     instance: tuple[int | str, ...] | None = None
     op: str | None = None
     duration_us: tuple[int | None, ...]
+    size_bytes: tuple[int | None, ...] | None = None
+    """Of the larger buffers of the operations in that time, added up; null where one's is not known."""
 
 
 class StepTiming(Record):
@@ -73,6 +75,7 @@ class StepTiming(Record):
             tokens=self.tokens,
             sum_squared_lengths=self.sum_squared_lengths,
             **{f"collectives[{i}]": c.duration_us for i, c in enumerate(self.collectives)},
+            **{f"collectives[{i}].size_bytes": c.size_bytes for i, c in enumerate(self.collectives)},
         )
         if len(set(self.rank)) != len(self.rank):
             raise ValueError("a rank stands twice in the rank column")

@@ -17,6 +17,7 @@ from schemas.findings import Evidence, ProgressMark
 from schemas.results import StepResult
 from schemas.steps import CollectiveDigest, RankProgress, StepTiming
 from schemas.topics import topic_of
+from streams.core.bandwidth_windows import BandwidthWindows
 from streams.core.position import reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
@@ -69,6 +70,7 @@ class _JobState:
     hang: LiveHang
     storage: SlowStorage
     uneven: UnevenWork
+    bandwidth: BandwidthWindows
     rules: tuple[str, ...] = field(
         default=(
             "straggler",
@@ -82,6 +84,7 @@ class _JobState:
             "hang",
             "storage",
             "uneven",
+            "bandwidth",
         )
     )
 
@@ -128,6 +131,8 @@ class JobsEngine:
             record, position.offset, at_ns, 0 if is_again else self._clock.time_ns
         ):
             self._late.append((record, position))
+        elif isinstance(record, StepTiming):
+            state.bandwidth.on_timing(record)
         if is_again:
             # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
@@ -211,6 +216,7 @@ class JobsEngine:
                 LiveHang(site, job_id, epoch, self._partition),
                 SlowStorage(site),
                 UnevenWork(site),
+                BandwidthWindows(),
             )
         return self._jobs[key]
 
@@ -251,7 +257,8 @@ class JobsEngine:
                     step, straggler.noise_scale, straggler.named, is_slow, policy, evidence
                 )
         with_mfu = is_enabled(policy, "mfu") and result is not None
-        return [_step_result(step, result if with_mfu else None, tokens, description_error), *findings]
+        performance = state.bandwidth.on_step(step)
+        return [_step_result(step, result if with_mfu else None, tokens, description_error), *performance, *findings]
 
     def _mark(self) -> list[Record]:
         """A mark promises that no finding at or before it follows: no open step may be older."""

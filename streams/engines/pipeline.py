@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from schemas.findings import Finding, ProgressMark
 from schemas.fleet import Job, Node, Policy, RankPlacement
 from schemas.remediation import Command, Decision, Incident
-from schemas.results import StepResult
+from schemas.results import JobPerformance, StepResult
 from schemas.topics import topic_of
 from streams.core.policy_file import check_policy
 from streams.core.position import MAX_AHEAD_NS, ahead_of_append_ns
@@ -150,6 +150,8 @@ class Pipeline:
 def _time_of(record: Record) -> int:
     if isinstance(record, Command):
         return record.decided_at_ns
+    if isinstance(record, JobPerformance):
+        return record.window_end_ns
     assert isinstance(record, Finding | Incident | StepResult)
     return record.event_time_ns
 
@@ -162,5 +164,7 @@ def _identity(record: Record) -> str:
     if isinstance(record, Incident):
         # All that a transition changes: two of one incident are held at once, and only a true repeat may be dropped.
         return f"{record.incident_id}:{len(record.findings):02d}:{record.state}:{record.cause_class}:{record.summary}"
+    if isinstance(record, JobPerformance):
+        return f"{record.job_id}/{record.epoch}/{record.group}"
     assert isinstance(record, StepResult)
     return f"{record.job_id}/{record.epoch}/{record.step:012d}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BYTES_PER_ELEMENT", "Bandwidth", "bandwidth", "bytes_of", "operation_of"]
+__all__ = ["BYTES_PER_ELEMENT", "Bandwidth", "bandwidth", "bus_share", "bytes_of", "operation_of"]
 
 _REDUCED: Final = "all_reduce"
 _SHARED: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
@@ -113,8 +113,12 @@ def bandwidth(operation: str, rank_count: int, size_bytes: int, transfer_us: flo
     if rank_count < 2 or size_bytes <= 0 or transfer_us <= 0:
         return None
     algorithm = size_bytes / transfer_us / 1000
+    is_reduced = operation == _REDUCED
+    return Bandwidth(algorithm, algorithm * bus_share(operation, rank_count), 2 * algorithm if is_reduced else None)
+
+
+def bus_share(operation: str, rank_count: int) -> float:
+    """Of a rank's bytes, the share (times) that each rank's link carries each way."""
     if operation == _REDUCED:
-        share = 2 * (rank_count - 1) / rank_count
-    else:
-        share = (rank_count - 1) / rank_count if operation in _SHARED else 1.0
-    return Bandwidth(algorithm, algorithm * share, 2 * algorithm if operation == _REDUCED else None)
+        return 2 * (rank_count - 1) / rank_count
+    return (rank_count - 1) / rank_count if operation in _SHARED else 1.0
