@@ -140,7 +140,7 @@ def play(client: Producer, reader: Consumer, played: Sequence[Hang], patience_s:
             _, _, record, more = heappop(due)
             wire = message(record)
             client.produce(wire.topic, wire.value, wire.key, headers=list(wire.headers))
-            if more is not None:
+            if more is not None and not _is_settled(outcomes[_job_of(record)]):  # a job that is judged is ended
                 schedule(more)
         client.poll(0)
         received = reader.poll(0.004)
@@ -194,6 +194,10 @@ def _take(said: Record, outcomes: dict[str, Outcome], now_ns: int) -> str | None
             outcome.ordered_ns = now_ns
             return said.target.job_id
     return None
+
+
+def _job_of(record: Record) -> str:
+    return str(record.job_id)  # type: ignore[attr-defined]
 
 
 def _is_settled(outcome: Outcome) -> bool:

@@ -35,6 +35,8 @@ _REMEMBERED_STEPS = 256
 _MASKED, _MASKED_RUN = -1, -2
 """Instead of a step time: of a step that is no training; of one whose phase comes in runs, as evaluation does."""
 
+_TRAINING = frozenset({None, "train"})
+
 
 @dataclass(frozen=True, slots=True)
 class HangThresholds:
@@ -107,8 +109,9 @@ class JobProgress:
         self._last: int | None = None
         self._limit: tuple[HangThresholds, int | None] | None = None
         self._news_ns = 0
-        self._gone = 0
-        self._widest = 0
+        self._gone = self._widest = self._phased = self._masked = 0
+        """Counts over nodes, so that a record of one need not look at all: ranks that are gone, ranks of the largest node, nodes
+        that tell their phase, and those whose phase is masked."""
         self.step_offset = 0
         """Place of the last progress that was a step."""
         self.onset_ns: int | None = None
@@ -159,15 +162,13 @@ class JobProgress:
         if done > told.done or (done == told.done and at_ns < told.done_ns):
             told.done, told.done_ns = done, at_ns
             self._moved(at_ns)
-        if record.phase not in {None, "train"} and at_ns > told.masked_ns:
+        if record.phase not in _TRAINING and at_ns > told.masked_ns:
             told.masked_ns = at_ns
             self._moved(at_ns)
         if at_ns >= told.at_ns:
-            told.at_ns, told.ranks, told.phase = at_ns, record.rank, record.phase
-            self._gone -= len(told.gone)
-            told.gone = _gone(record)
-            self._gone += len(told.gone)
-            self._widest = max(self._widest, len(told.ranks))
+            self._count(told, -1)
+            told.at_ns, told.ranks, told.phase, told.gone = at_ns, record.rank, record.phase, _gone(record)
+            self._count(told, 1)
 
     def turn(self, thresholds: HangThresholds, is_over: bool) -> str | None:
         """What the job's time brings now: a suspicion `open`, or the one that stands `cleared`.
@@ -251,12 +252,18 @@ class JobProgress:
         if self.onset_ns is not None and at_ns > self.onset_ns:
             self._resumed_ns = at_ns if self._resumed_ns is None else min(self._resumed_ns, at_ns)
 
+    def _count(self, told: _Told, one: int) -> None:
+        self._gone += one * len(told.gone)
+        self._widest = max(self._widest, len(told.ranks))
+        self._phased += one * (told.phase is not None)
+        self._masked += one * (told.phase not in _TRAINING)
+
     def _is_masked(self) -> bool:
         """Whether the job is in a phase that takes its own time: as its trainers say now, else as its last step was."""
-        phases = {node.phase for node in self._nodes.values() if node.at_ns >= self._fastest_ns - _LIVE_NS} - {None}
-        if phases:
-            return bool(phases - {"train"})
-        return self._step_us.get(self._highest_step) == _MASKED_RUN
+        if self._masked:
+            oldest_ns = self._fastest_ns - _LIVE_NS
+            return any(node.phase not in _TRAINING and node.at_ns >= oldest_ns for node in self._nodes.values())
+        return self._phased == 0 and self._step_us.get(self._highest_step) == _MASKED_RUN
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
@@ -286,8 +293,9 @@ class JobProgress:
             told = self._nodes[name] = _Told()
             for slot, value in zip(_Told.__slots__, values, strict=True):
                 setattr(told, slot, tuple(value) if slot in {"ranks", "gone"} else value)
-        self._gone = sum(len(told.gone) for told in self._nodes.values())
-        self._widest = max((len(told.ranks) for told in self._nodes.values()), default=0)
+        self._gone = self._widest = self._phased = self._masked = 0
+        for told in self._nodes.values():
+            self._count(told, 1)
         self._news_ns = snapshot["news_ns"]
         self.step_offset = snapshot["step_offset"]
         self._resumed_ns = snapshot["resumed_ns"]

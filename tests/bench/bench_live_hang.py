@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +22,9 @@ sys.path[:0] = [str(BENCH), str(BENCH.parents[1]), str(BENCH.parent)]
 from kafka_side import SITE, followed, local_kafka, produce, producer, records_of, run_worker  # noqa: E402
 from report import Section, Table, figure, publish  # noqa: E402
 
-from agents.simulation.collective_programs import JobLayout  # noqa: E402
 from agents.simulation.standstill import Standstill  # noqa: E402
 from schemas.fleet import Policy  # noqa: E402
+from schemas.steps import CollectiveDigest  # noqa: E402
 from tests import hang_cases, live_hangs  # noqa: E402
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="six hangs: shows that it runs, not how fast")
     parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks.md as it is")
-    parser.add_argument("--large", action="store_true", help="one hang of 16,384 ranks too: ten minutes to simulate")
-    parser.add_argument("--ranks", type=int, default=16384, help="of the large one, a multiple of 32")
+    parser.add_argument("--large", action="store_true", help="one hang of 16,384 ranks too")
+    parser.add_argument("--ranks", type=int, default=16384, help="of the large one, a multiple of 8")
     parser.add_argument("--seed", type=int, default=900, help="of the simulated hangs")
     asked = parser.parse_args()
     load_before = os.getloadavg()[0]
@@ -133,19 +133,57 @@ def _limit_s(outcome: Outcome) -> float:
     return told / 1000
 
 
+def _large_digest(rank: int, ranks: int, culprit: int, standstill: Standstill) -> CollectiveDigest:
+    """The digest of a rank of a job of tensor groups of 8 and data groups over all others, of which one rank stands still.
+
+    Its tensor group waits for it, and all others in the data group for one of those.
+    """
+    first, lane = rank - rank % 8, rank % 8
+    is_near = first <= culprit < first + 8
+    tensor, data = 9000 + (rank != culprit and is_near), 500 + (not is_near)
+
+    def group(desc: str, runs: list[list[int]], number: int, done: int) -> dict[str, Any]:
+        counters = {"enqueued": number, "started": None, "completed": done, "seen": number, "pending": number - done}
+        return {"desc": desc, "ranks": runs, "id": str(len(desc)), **counters}
+
+    groups = (
+        group("default_pg", [[0, 1, ranks]], 40, 40),
+        group("DATA_PARALLEL_GROUP_WITH_CP", [[lane, 8, ranks // 8]], data, 500),
+        group("MODEL_PARALLEL_GROUP", [[first, 1, 8]], 499, 499),
+        group("TENSOR_MODEL_PARALLEL_GROUP", [[first, 1, 8]], tensor, 9000),
+        group("TENSOR_AND_CONTEXT_PARALLEL_GROUP", [[first, 1, 8]], 120, 120),
+        group("CONTEXT_PARALLEL_GROUP", [[rank, 1, 1]], 0, 0),
+    )
+    about = {"order": 2000, "input_sizes": [[4096, 8192]], "dtypes": ["BFloat16"]}
+    waits = {"group": 1, "op": "_reduce_scatter_base", "seq": data}
+    if is_near:
+        waits = {"group": 3, "op": "_all_gather_base", "seq": tensor}
+    completed = [{"group": 3, "op": "_all_gather_base", "seq": 9000 - n, **about, "order": 1990 - n} for n in (2, 1, 0)]
+    return CollectiveDigest(
+        job_id=standstill.job_id,
+        node_id=standstill.node_id(rank),
+        agent_session="simulated",
+        seq=rank,
+        event_time_ns=0,
+        rank=rank,
+        version="2.9",
+        dump_path=f"/tmp/nccl_trace_rank_{rank}",
+        dump_sha256="0" * 64,
+        groups=groups,
+        pending=() if rank == culprit else ({**waits, **about},),
+        completed=tuple(completed),
+        entry_count=2000,
+        pending_total=int(rank != culprit),
+    )
+
+
 def _large(ranks: int, seed: int) -> Table:
-    hang_cases.LAYOUTS["large"] = JobLayout(8, 1, ranks // 32, 4, micro_batches=1)
-    hang_cases.STEPS = 1
     standstill = Standstill("job-large", ranks, 0, _STEPS, _STEP_NS, seed=seed)
-    job = hang_cases.Job("large", seed)
-    run, dumps, truth = hang_cases.FAULTS["python stuck"](job)
-    digests = {}
-    for rank in sorted(dumps):  # a dump names all members of the group of all: together they take gigabytes
-        digests[rank] = standstill.digest(rank, dumps.pop(rank))
-    del run, job
+    culprit = ranks // 3
+    digests = {rank: _large_digest(rank, ranks, culprit, standstill) for rank in range(ranks)}
+    truth = hang_cases.Truth(culprits={culprit})
     sizes = [len(digest.model_dump_json(exclude_none=True)) for digest in digests.values()]
     hang = live_hangs.Hang("python stuck", "large", standstill, digests, truth)
-    print("the large hang is simulated", file=sys.stderr, flush=True)
     (played,), outcomes, figures = _run([hang], 0)
     outcome = outcomes["job-large"]
     after_s = [
