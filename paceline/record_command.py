@@ -234,7 +234,8 @@ def archive_command(archive: Path, as_json: bool) -> int:
     except OSError as error:
         typer.echo(f"paceline: {archive}: {error.strerror}", err=True)
         return 2
-    told = {**(marks.end or {**(marks.head or {}), **summed_up(marks.blocks), "blocks": marks.blocks})}
+    summed = marks.end or {**summed_up(marks.blocks), "blocks": marks.blocks}
+    told = {**(marks.head or {}), **summed}
     told.pop("note", None)
     told["damages"] = [damage.reason for damage in marks.damages]
     if as_json:

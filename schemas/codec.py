@@ -128,7 +128,11 @@ def encode(record: Record) -> bytes:
 
 def schema_name(record: Record | type[Record]) -> str:
     """The name of a record family and its major version, as `paceline.gpu-frame.v1`."""
-    family = record if isinstance(record, type) else type(record)
+    return _name_of(record if isinstance(record, type) else type(record))
+
+
+@cache
+def _name_of(family: type[Record]) -> str:
     return f"paceline.{str(family.model_fields['record'].default).replace('_', '-')}.v{topic_of(family).version}"
 
 
