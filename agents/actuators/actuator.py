@@ -110,6 +110,10 @@ class Actuator:
 
     def _taken(self, payload: bytes | None, headers: Iterable[tuple[str, bytes | None]], place: Evidence) -> str:
         settings = self._settings
+        headers = list(headers)
+        if _says_another_site(headers, settings.site_id):
+            # Sites may share a topic: it is their actuators' to refuse. Nothing is done for what claims so wrongly.
+            return "passed_over"
         expected = Expectations(settings.site_id, settings.audiences, self._keyring())
         now_ns = self._clock_ns()
         verdict = verify(payload, headers, expected, now_ns)
@@ -276,6 +280,12 @@ class Actuator:
             gives_back=judgement.gives_back if judgement is not None else None,
         )
         return code or outcome
+
+
+def _says_another_site(headers: Iterable[tuple[str, bytes | None]], site_id: str) -> bool:
+    """Whether a message says of itself, unsigned, that it comes from the decisions of another site."""
+    sources = [value for name, value in headers if name == "ce_source"]
+    return bool(sources) and f"/paceline/{site_id}".encode() not in sources
 
 
 def _name(place: Evidence) -> str:

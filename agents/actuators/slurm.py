@@ -131,7 +131,7 @@ class SlurmHands:
 
 
 def _judge_restart(state: State) -> Judgement:
-    if state["state"] == "PENDING":
+    if state["state"] in {"PENDING", "REQUEUED"}:
         return Judgement("already_so", text="the job waits to be started already")
     if state["state"] != "RUNNING":
         return Judgement("refuse", "unexpected_state", f"the job is {state['state']}, not running")

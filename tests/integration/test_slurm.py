@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -9,25 +10,30 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from factories import SITE
+from factories import SITE, START_NS, xid_event
 from signed_commands import RING, SIGNER, command, signed
 from slurm_cluster import SlurmCluster
+from worker_processes import WorkerProcesses
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
 from agents.actuators.limits import LocalLimits
 from agents.actuators.memory import ActuatorMemory
 from agents.actuators.scontrol import Scontrol
 from agents.actuators.slurm import SlurmHands
+from deploy.brokers.embedded import touch_topic
 from schemas.codec import decode, message
+from schemas.events import NodeStatus
 from schemas.findings import Evidence
 from schemas.key_files import make_private_key, store_keyring
 from schemas.keyring import Keyring
 from schemas.remediation import ActionResult, Command, Target
+from schemas.topics import TOPICS
 from streams.faust_roles.command_signer import CommandSigner
 
 if TYPE_CHECKING:
@@ -187,6 +193,7 @@ def test_a_running_job_goes_on_while_its_node_drains_and_is_requeued_elsewhere(r
     job = Target(level="job", job_id=number)
     assert rig.take(signed(rig.order(0, kind="restart_job", target=job, command_id="cmd-requeue"))) == "applied"
     assert slurm.job(number, "Restarts") == "1"
+    slurm.until(lambda: slurm.job(number, "JobState") == "PENDING", "what ran has ended, and the job waits")
     assert rig.take(signed(rig.order(1, kind="restart_job", target=job, command_id="cmd-again"))) == "already_so"
     assert slurm.job(number, "Restarts") == "1"
     held = slurm.submit("--no-requeue", "-w", "node-2")
@@ -230,29 +237,27 @@ def test_a_controller_that_comes_back_in_time_is_waited_for(rig: Rig, slurm: Slu
     assert "DRAIN" in slurm.state("node-1")
 
 
+@pytest.fixture(scope="module")
+def servers(own_kafka: Broker, run_paceline: Callable[..., subprocess.CompletedProcess[str]]) -> str:
+    """Brokers with all topics."""
+    servers = own_kafka.bootstrap_servers
+    if own_kafka.has_admin:
+        options = ["--bootstrap", servers, "--partitions", "4", "--replication", "1"]
+        assert run_paceline("topics", "apply", *options).returncode == 0
+    else:
+        for topic in TOPICS:
+            touch_topic(servers, topic.name)
+    return servers
+
+
 @pytest.mark.needs_broker
 def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
     slurm: SlurmCluster,
-    own_kafka: Broker,
-    run_paceline: Callable[..., subprocess.CompletedProcess[str]],
+    servers: str,
     sender_to: Any,
     read_topics: Any,
     tmp_path: Path,
 ) -> None:
-    servers = own_kafka.bootstrap_servers
-    if own_kafka.has_admin:
-        assert (
-            run_paceline(
-                "topics", "apply", "--bootstrap", servers, "--partitions", "4", "--replication", "1"
-            ).returncode
-            == 0
-        )
-    else:
-        from deploy.brokers.embedded import touch_topic
-        from schemas.topics import TOPICS
-
-        for topic in TOPICS:
-            touch_topic(servers, topic.name)
     key, ring = tmp_path / "decisions.key", tmp_path / "ring.json"
     signer = CommandSigner(make_private_key(key))
     store_keyring(ring, Keyring().with_key(signer._key.public_key().public_bytes_raw(), "commands", "d", 0))
@@ -299,12 +304,59 @@ def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
     assert (actuator.returncode, keeper.returncode) == (0, 0)
 
 
-def results(read_topics: Any, servers: str) -> list[ActionResult]:
+@pytest.mark.needs_broker
+def test_a_gpu_that_falls_off_the_bus_is_drained_by_the_workers_and_the_actuator_together(
+    slurm: SlurmCluster, servers: str, sender_to: Any, read_topics: Any, tmp_path: Path
+) -> None:
+    """Kernel line, finding, incident, guards, signature, actuator, Slurm: with a policy that says `auto`."""
+    site, key, ring = "site-2", tmp_path / "decisions.key", tmp_path / "ring.json"
+    public_key = make_private_key(key).public_key().public_bytes_raw()
+    store_keyring(ring, Keyring().with_key(public_key, "commands", "decisions", 0))
+    (tmp_path / "site.toml").write_text('mode = "auto"\n')
+    common = ["--bootstrap", servers, "--site", site]
+    keeper = start(["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common], slurm, tmp_path / "keeper")
+    options = ["--actuator-id", "slurm-2", "--keyring", str(ring), "--state-dir", str(tmp_path), "--announce"]
+    actuator = start(["act", "slurm", *options, *common], slurm, tmp_path / "actuator")
+    sender, session = sender_to(servers), uuid.uuid4().hex
+    try:
+        with WorkerProcesses(servers, site, tmp_path, "--signing-key", str(key)) as workers:
+            workers.start("telemetry", "decisions")
+            until(lambda: b'"ready"' in said(tmp_path / "actuator"), actuator, tmp_path / "actuator")
+            second = (time.time_ns() - START_NS) / 1e9
+            sender.record(xid_event(second, 79, node_id="node-2", boot_id=session))
+            beats = itertools.count()
+
+            def beat() -> bool:
+                # The partition's time goes on with its records.
+                at_ns = time.time_ns()
+                beat = NodeStatus(
+                    node_id="node-2", agent_session=session, seq=next(beats), event_time_ns=at_ns, state="heartbeat"
+                )
+                sender.record(beat)
+                sender.flush()
+                workers.check()
+                return slurm.state("node-2") == "IDLE+DRAIN"
+
+            until(beat, actuator, tmp_path / "actuator")
+            until(lambda: len(results(read_topics, servers, site)) == 1, actuator, tmp_path / "actuator")
+            assert set(workers.stop().values()) == {0}
+    finally:
+        for process in (actuator, keeper):
+            process.terminate()
+            process.wait(30)
+    [result] = results(read_topics, servers, site)
+    assert (result.outcome, result.actuator_id) == ("applied", "slurm-2")
+    assert slurm.reason("node-2").startswith(f"paceline {result.command_id}: Xid 79")
+    assert slurm.state("node-1") == "IDLE"
+
+
+def results(read_topics: Any, servers: str, site_id: str = SITE) -> list[ActionResult]:
     found = []
     for got in read_topics(servers, "paceline.action-results.v1"):
         record = decode(got.topic(), got.value())
         assert isinstance(record, ActionResult)
-        found.append(record)
+        if record.site_id == site_id:
+            found.append(record)
     return sorted(found, key=lambda result: result.event_time_ns)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -198,6 +199,19 @@ def test_a_message_that_is_not_signed_says_nothing_about_the_command_it_names(ri
     assert result.command_id.startswith("unverified-")
     assert result.message == place
     assert rig.take(wire) == "applied", "the genuine command is still to come"
+
+
+def test_what_says_that_it_is_of_another_site_is_left_to_that_one(rig: Rig) -> None:
+    other = signed(command(site_id="site-2"))
+    assert rig.take(other) == "passed_over"
+    unsigned = replace(other, headers=tuple(h for h in other.headers if h[0] != "signature"))
+    assert rig.take(unsigned) == "passed_over"
+    mine = signed(command())
+    source = tuple(header for header in mine.headers if header[0] == "ce_source")
+    lying = replace(other, headers=(*(h for h in other.headers if h[0] != "ce_source"), *source))
+    assert rig.take(lying) == "wrong_site"
+    assert rig.take(replace(lying, headers=tuple(h for h in lying.headers if h[0] != "ce_source"))) == "wrong_site"
+    assert rig.fleet.log == []
 
 
 def test_nothing_begins_after_its_expiry_however_long_looking_took(rig: Rig) -> None:
