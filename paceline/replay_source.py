@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import NotAnArchiveError, is_recorded, marks_of
@@ -73,6 +73,13 @@ class ReplaySpan:
             return self.start
         return Bound(time_ms=max(0, self.start.time_ms - self.warm_up_ms))
 
+    def holds_of(self, note: dict[str, Any]) -> bool:
+        """Whether a block may hold lines that are read, by its note: by its times, and whether it has reference records."""
+        if note["first_ms"] is None or any(place.rpartition("/")[0] in _REFERENCE for place in note["places"]):
+            return True
+        is_after = self.end.time_ms is not None and note["first_ms"] >= self.end.time_ms
+        return not is_after and bool(note["last_ms"] >= (self.warm_start().time_ms or 0))
+
     def holds(self, line: ArchiveLine) -> bool:
         """Whether a line of an archive is read; reference records are from the beginning on."""
         place = (line.topic, line.partition)
@@ -118,7 +125,7 @@ class ArchiveSource:
 
     def lines(self, on_read: Callable[[int], None]) -> Iterator[ArchiveLine | BadLine]:
         """All lines within the span; bad lines always."""
-        for line in read_archive(self._path, on_read, self._is_tolerant):
+        for line in read_archive(self._path, on_read, self._is_tolerant, self._span.holds_of):
             if not isinstance(line, ArchiveLine) or self._span.holds(line):
                 yield line
 

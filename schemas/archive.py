@@ -107,7 +107,10 @@ class ArchiveWriter:
 
 
 def read_archive(
-    path: Path, on_read: Callable[[int], None] | None = None, is_tolerant: bool = False
+    path: Path,
+    on_read: Callable[[int], None] | None = None,
+    is_tolerant: bool = False,
+    wants: Callable[[dict[str, Any]], bool] | None = None,
 ) -> Iterator[ArchiveLine | BadLine]:
     """Lines of an archive, in order; compression is told by content.
 
@@ -115,6 +118,7 @@ def read_archive(
         path: the file.
         on_read: told how many bytes of the file have been read, now and then.
         is_tolerant: give damaged blocks of a recorded archive out as bad lines and go on behind them.
+        wants: which blocks of a recorded archive are read at all, by their notes; of other archives everything is read.
 
     Raises:
         NotAnArchiveError: the file cannot be opened, or its compressed stream ends or breaks before its end; what could
@@ -132,7 +136,7 @@ def read_archive(
             raise NotAnArchiveError(f"{path}: {error.strerror}") from None
         stream.seek(0)
         if is_recorded(start):
-            yield from _recorded(path, stream, told, is_tolerant)
+            yield from _recorded(path, stream, told, is_tolerant, wants)
         elif start[:4] == _ZSTD_MAGIC:
             yield from _lines(_decompressed(path, stream, told))
         else:
@@ -151,10 +155,14 @@ def _counted(stream: BinaryIO, told: Callable[[int], None]) -> Iterator[bytes]:
 
 
 def _recorded(
-    path: Path, stream: BinaryIO, told: Callable[[int], None], is_tolerant: bool
+    path: Path,
+    stream: BinaryIO,
+    told: Callable[[int], None],
+    is_tolerant: bool,
+    wants: Callable[[dict[str, Any]], bool] | None,
 ) -> Iterator[ArchiveLine | BadLine]:
     """Lines of a recorded archive; each damage ends it, or is told in its place."""
-    for item in read_blocks(stream, str(path)):
+    for item in read_blocks(stream, str(path), wants):
         if isinstance(item, Block):
             yield from _lines(item.content.split(b"\n"), item.note["first_line"])
         elif isinstance(item, Damage) and is_tolerant:

@@ -20,7 +20,7 @@ import orjson
 from schemas.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 __all__ = [
@@ -104,7 +104,9 @@ def is_recorded(start: bytes) -> bool:
     return start[:4] == _MAGIC or start[8:12] == _NOTE
 
 
-def read_blocks(stream: BinaryIO, name: str) -> Iterator[Block | Damage | dict[str, Any]]:
+def read_blocks(
+    stream: BinaryIO, name: str, wants: Callable[[dict[str, Any]], bool] | None = None
+) -> Iterator[Block | Damage | dict[str, Any]]:
     """Everything in a recorded archive, in order: notes of head and end as objects, blocks, and each damage.
 
     After a damage it goes on at the next note that is whole. That a recording has no end is a damage, too.
@@ -112,11 +114,12 @@ def read_blocks(stream: BinaryIO, name: str) -> Iterator[Block | Damage | dict[s
     Args:
         stream: the file, at its beginning.
         name: what errors call it.
+        wants: asked with a block's note; of one that is not wanted the sum is checked and the content is left packed.
 
     Raises:
         NotAnArchiveError: it is of a version that this code does not know.
     """
-    yield from _Reader(stream, name).read()
+    yield from _Reader(stream, name, wants or (lambda _: True)).read()
 
 
 def marks_of(path: Path) -> ArchiveMarks:
@@ -131,7 +134,7 @@ def marks_of(path: Path) -> ArchiveMarks:
     except OSError as error:
         raise NotAnArchiveError(f"{path}: {error.strerror}") from None
     with stream:
-        reader = _Reader(stream, str(path), unpack=False)
+        reader = _Reader(stream, str(path), lambda _: False)
         for item in reader.read():
             if isinstance(item, Block):
                 marks.blocks.append(item.note)
@@ -147,10 +150,10 @@ def marks_of(path: Path) -> ArchiveMarks:
 
 
 class _Reader:
-    def __init__(self, stream: BinaryIO, name: str, unpack: bool = True) -> None:
+    def __init__(self, stream: BinaryIO, name: str, wants: Callable[[dict[str, Any]], bool]) -> None:
         self._stream = stream
         self._name = name
-        self._unpack = unpack
+        self._wants = wants
         self.at = 0
         self._block = 0
         self._line = 1
@@ -248,7 +251,7 @@ class _Reader:
                 self.at = begin + len(packed)
             return Damage(begin, f"{_told(note)}: its sum is another", first_line)
         self.at = begin + len(packed)
-        if not self._unpack:
+        if not self._wants(note):
             return Block(note, b"")
         import zstandard
 

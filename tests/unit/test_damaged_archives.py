@@ -10,6 +10,8 @@ from factories import at, step_timing
 from typer.testing import CliRunner
 
 from paceline.cli import app
+from paceline.replay_source import ReplaySpan
+from schemas.archive import read_archive
 from schemas.archive_blocks import BlockWriter, marks_of
 from schemas.codec import message
 from streams.recording.recorder import Recorder, summed_up
@@ -114,3 +116,13 @@ def test_an_archive_of_a_later_version_is_refused_even_on_request(tmp_path: Path
     status, steps, said = replay(tmp_path / "later.jsonl.zst", "--readable")
     assert (status, steps) == (2, [])
     assert "of version 9; this paceline reads version 1" in said
+
+
+def test_blocks_before_the_warm_up_and_after_the_end_are_not_read(archive: Path) -> None:
+    first = at(20 + 22) // 10**9
+    span = ReplaySpan.parse(str(first), str(first + 7), "5s")
+    assert [span.holds_of(note) for note in marks_of(archive).blocks] == [False, True, True, False]
+    lines = list(read_archive(archive, wants=span.holds_of))
+    assert [line.number for line in lines] == list(range(11, 31))
+    status, steps, _ = replay(archive, "--from", str(first), "--warm-up", "5s", "--to", str(first + 7))
+    assert (status, steps) == (0, list(range(22, 29)))
