@@ -31,8 +31,8 @@ class SubjectState:
         return [value.snapshot() if hasattr(value, "snapshot") else value for value in values]
 
     def restore(self, snapshot: list[Any]) -> None:
-        """Replace every slot by a snapshot's."""
-        for name, value in zip(self.__slots__, snapshot, strict=True):
+        """Replace every slot by a snapshot's; one that was taken before the last slots were added leaves them as made."""
+        for name, value in zip(self.__slots__[: len(snapshot)], snapshot, strict=True):
             current = getattr(self, name)
             if hasattr(current, "restore"):
                 current.restore(value)

@@ -16,7 +16,7 @@ from streams.core.edges import EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits
+from streams.core.trailing import TrailingHits, span_at_pace
 from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class NvlinkThresholds:
         crc_errors_per_s: CRC errors per second above which a sample counts. Sources disagree: AKS drains at any in a
             minute, GCM fails above 0, DCGM warns from 1 a minute and fails from 100 a second. 10 a second is a judgement
             between DCGM's two levels.
-        hits, span_ns: fires when the rate was above in this many samples of the span.
+        hits, span_ns: fires when the rate was above in this many samples of the span, or of as many frames of a slower node.
     """
 
     crc_errors_per_s: float = 10.0
@@ -85,8 +85,10 @@ class NvlinkErrors:
                 continue
             state = rows[index]
             replay_per_s = _per_s(state.replay, rows.reading, replays[index] if replays is not None else None)
-            crc_per_s = _per_s(state.crc, rows.reading, count)
-            if crc_per_s is not None:
+            step = state.crc.read_in(rows.reading, count)
+            if step is not None and step[1] > 0:
+                state.hits.configure(limits.hits, span_at_pace(limits.hits, limits.span_ns, step[1]))
+                crc_per_s = step[0] * 1e9 / step[1]
                 yield from self._statement(frame, index, state, crc_per_s, replay_per_s, limits, evidence)
         rows.rest()
 
@@ -104,7 +106,6 @@ class NvlinkErrors:
         above = crc_per_s > limits.crc_errors_per_s
         if above:
             state.peak_per_s = max(crc_per_s, state.peak_per_s)
-        state.hits.configure(limits.hits, limits.span_ns)
         edge = state.edge.update(now_ns, state.hits.add(now_ns, above), state.hits.first_ns)
         if edge is None:
             return

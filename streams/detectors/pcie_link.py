@@ -18,7 +18,7 @@ from streams.core.edges import EdgeState
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.trailing import TrailingHits, TrailingSum
+from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
 from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, skus, value
 from streams.detectors.pcie_reading import LOST_WIDTH, gigabytes_per_s, read_pcie
 
@@ -48,7 +48,7 @@ class PcieLinkThresholds:
         width_hits: samples of the span in which the width must be below its maximum. It does not vary with load, so two
             are enough to pass over one misread.
         generation_hits: samples of the span, at work, in which the generation must be below its maximum.
-        span_ns: the span.
+        span_ns: the span; of a node that is read more seldom as many frames as must hit.
         replay_factor: multiple of DCGM's limit of replays per minute above which it fires (ratio). AKS taints above 5 in
             5 min whatever the link.
     """
@@ -60,9 +60,11 @@ class PcieLinkThresholds:
 
 
 class _GpuLink(SubjectState):
-    __slots__ = ("edge", "minute", "narrow", "replay", "replay_edge", "slow", "was_slow")
+    __slots__ = ("edge", "minute", "narrow", "replay", "replay_edge", "slow", "was_slow", "watched_ns")
 
     def __init__(self) -> None:
+        self.watched_ns: int | None = None
+        """When the width or the generation was last looked at: a sound link at rest is not."""
         self.was_slow = False
         self.narrow = TrailingHits(2, 5_000_000_000)
         self.slow = TrailingHits(3, 5_000_000_000)
@@ -141,8 +143,10 @@ class PcieLink:
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
         now_ns = frame.event_time_ns
-        state.narrow.configure(limits.width_hits, limits.span_ns)
-        state.slow.configure(limits.generation_hits, limits.span_ns)
+        since_ns = now_ns - state.watched_ns if state.watched_ns is not None else None
+        state.watched_ns = now_ns
+        state.narrow.configure(limits.width_hits, span_at_pace(limits.width_hits, limits.span_ns, since_ns))
+        state.slow.configure(limits.generation_hits, span_at_pace(limits.generation_hits, limits.span_ns, since_ns))
         narrow = state.narrow.add(now_ns, link.is_narrow)
         slow = state.slow.add(now_ns, link.is_low and busy)
         if narrow or slow:

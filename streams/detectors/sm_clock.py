@@ -9,7 +9,7 @@ busy GPUs all fell cannot be told from that here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from schemas import gpu_parts
 from streams.core.edges import EdgeState
@@ -57,10 +57,6 @@ class _GpuClock(SubjectState):
         self.last_ns: int | None = None
         self.hits = TrailingHits(3, 5_000_000_000)
         self.edge = EdgeState()
-
-    def restore(self, snapshot: list[Any]) -> None:
-        """Replace the state by a snapshot's; one of before the pace was kept has two entries."""
-        super().restore(snapshot if len(snapshot) == len(self.__slots__) else [*snapshot, None])
 
     def is_quiet(self, now_ns: int) -> bool:
         return self.hits.is_quiet and self.edge.is_quiet(now_ns)

@@ -87,3 +87,13 @@ def test_a_site_sets_the_rate_by_part() -> None:
     roster.policy = policy({"nvlink_errors": RulePolicy(per_sku={"H100": {"crc_errors_per_s": 50}})})
     assert heard(of_rates([50] * 6), roster) == []
     assert len(heard(of_rates([51] * 6), roster)) == 1
+
+
+def test_a_node_that_is_read_every_five_seconds_fires_at_its_third_frame_above_and_not_at_two() -> None:
+    def every_five(rates: Sequence[int]) -> list[Finding]:
+        counts = [5 * sum(rates[:tick]) for tick in range(len(rates) + 1)]
+        return heard([gpu_frame(5 * tick, gpus=1, nvlink_crc_errors=[count]) for tick, count in enumerate(counts)])
+
+    (finding,) = every_five([0, 11, 11, 11])
+    assert (finding.event_time_ns, finding.onset_ns) == (at(20), at(10))
+    assert every_five([11, 11, 0, 0] * 4) == []

@@ -144,3 +144,15 @@ def test_a_site_sets_the_limits() -> None:
     )
     assert heard([frame(s, pcie_link_width=8) for s in range(3)], roster) == []
     assert heard(replaying(1.0), roster) == []
+
+
+@pytest.mark.parametrize("tick_s", [5, 15])
+def test_a_node_that_is_read_seldom_is_told_at_its_second_narrow_and_its_third_low_frame(tick_s: int) -> None:
+    (narrow,) = heard([frame(0), *(frame(tick_s * tick, pcie_link_width=4) for tick in range(1, 6))])
+    (low,) = heard([frame(0), *(frame(tick_s * tick, pcie_link_gen=3) for tick in range(1, 6))])
+    assert (narrow.event_time_ns, narrow.onset_ns) == (at(2 * tick_s), at(tick_s))
+    assert (low.event_time_ns, low.onset_ns) == (at(3 * tick_s), at(tick_s))
+
+
+def test_one_misread_of_a_node_that_is_read_seldom_is_nothing() -> None:
+    assert heard([frame(5 * tick, pcie_link_width=4 if tick % 3 == 1 else 16) for tick in range(20)]) == []
