@@ -48,7 +48,8 @@ class EvaluateOptions:
     Attributes:
         suite: one of the catalogue's.
         seeds: how many of the ten tuning seeds; null for all. In suite `ci` null is each case with one tuning and one
-            held-out seed, in `ablation` with one tuning seed; they take turns over rows and shapes.
+            held-out seed, of 256 ranks and more with one of the two by turns; in `ablation` with one tuning seed. The
+            ten seeds take turns over rows and shapes.
         held_out: whether as many held-out seeds run too.
         only_held_out: whether tuning seeds are left out.
         pattern: glob or part of case ids; null for all.
@@ -156,10 +157,16 @@ def _chosen(options: EvaluateOptions) -> list[tuple[BenchmarkCase, int]]:
     held_out = HELD_OUT_SEEDS[: options.seeds] if options.only_held_out or both else ()
     limit = options.limit if options.pattern is None else None
     pairs: list[tuple[BenchmarkCase, int]] = []
-    for seeds in (tuning, held_out) if in_turn else (tuning + held_out,):
-        if seeds:
-            share = None if limit is None else -(-limit // 2) if in_turn and tuning and held_out else limit
-            pairs += cases(options.suite, seeds, limit=share, largest_ranks=options.largest_ranks, in_turn=in_turn)
+    kinds = [seeds for seeds in ((tuning, held_out) if in_turn else (tuning + held_out,)) if seeds]
+    for part, seeds in enumerate(kinds):
+        pairs += cases(
+            options.suite,
+            seeds,
+            limit=None if limit is None else -(-limit // len(kinds)),
+            largest_ranks=options.largest_ranks,
+            in_turn=in_turn,
+            large=(part, len(kinds)),
+        )
     if options.pattern is not None:
         pairs = [pair for pair in pairs if _fits(pair[0].case_id, options.pattern)]
     return pairs[: options.limit]
@@ -185,8 +192,10 @@ def _outcomes(chosen: Sequence[tuple[BenchmarkCase, int]], options: EvaluateOpti
         try:
             for future in pending:
                 yield future.result()
-        finally:
+        except BaseException:
+            # What runs may end; nothing else is begun. At a good end there is nothing to be cancelled.
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _cores() -> int:

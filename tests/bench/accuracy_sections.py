@@ -73,8 +73,9 @@ def _ci(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:
     yield "## Labelled cases: rows A and B"
     yield (
         f"{len({case.case_id for case in cases})} cases of 64 to 512 ranks, severities 3 to 100 %, each with one tuning and "
-        "one held-out seed; the ten seeds of each kind take turns over rows and shapes. All ten of each with "
-        "`--seeds 10 --held-out` (`make evaluate`)."
+        "one held-out seed, those of 512 ranks with one of the two by turns; the ten seeds of each kind take turns over rows "
+        "and shapes. That is what five minutes on two cores allow; all ten of each with `--seeds 10 --held-out` "
+        "(`make evaluate`)."
     )
     yield _figures({ENGINE: cases})
     yield _gates("ci", cases)
@@ -120,7 +121,12 @@ def _soak(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:
         "Nothing is wrong in these runs: closed-form pipeline, steps of 10 s, jobs of 16,384 ranks in eight stages and of 4,096 "
         "in one, ten seeds; noise, loader tails, garbage collection and checkpoints as in all cases. Whole steps go past the "
         "join to all rules of steps and to decisions; in them nothing is late, lost or repeated, and there are no device "
-        "counters. The shorter runs have every message, with frames every 30 to 60 s, look-alikes, loss and duplicates."
+        "counters, so nothing is said here of hangs and of rules of devices."
+        + (
+            " The shorter runs have every message, with frames every 30 to 60 s, look-alikes, loss and duplicates."
+            if told
+            else ""
+        )
     )
     for name, part in (("whole steps", whole), ("every message", told)):
         if part:

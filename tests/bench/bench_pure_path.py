@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,11 +25,12 @@ from report import Section, Table, count, figure, options, publish, ratio
 from simulated_bytes import GPUS_PER_NODE, frames, step_timings
 
 from schemas.codec import decode, message
+from schemas.steps import StepTiming
 from schemas.topics import topic_named
 from streams.core.position import Position
 from streams.core.roster import Roster
 from streams.core.snapshot_codec import pack
-from streams.core.step_join import StepJoinConfig
+from streams.core.step_join import StepJoin, StepJoinConfig
 from streams.engines.jobs import JobsEngine
 from streams.engines.telemetry import TelemetryEngine
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
     from schemas.codec import Message
+    from streams.core.step_join import ClosedStep
 
 GPU_FRAMES = topic_named("gpu-frames").name
 STEP_TIMINGS = topic_named("step-timings").name
@@ -45,6 +48,8 @@ STEP_CASES = {64: 300, 512: 60, 4096: 12, 16384: 6, 32768: 4}
 
 ONE_SLOW = 16384
 """The size that is measured with a straggler too."""
+
+_REFERENCE_RANKS = 4096
 
 RUN_IN_STEPS = 5
 LATENESS_NS = 2_000_000_000
@@ -74,6 +79,7 @@ def main() -> None:
         frame_rows = [_frame_row(figures)]
         step_rows, memory_rows = [], []
         engine_us: dict[int, float] = {}
+        rules_us: dict[int, float] = {}
         for ranks, steps in STEP_CASES.items():
             for slow in (False, True) if ranks == ONE_SLOW else (False,):
                 steps_made = RUN_IN_STEPS + max(3, steps // shrink)
@@ -84,9 +90,10 @@ def main() -> None:
                 label = f"{ranks:,}{' (one slow)' if slow else ''}"
                 if not slow:
                     engine_us[ranks] = figures["cpu_s"]["engine"] / (steps_made - RUN_IN_STEPS) * 1e6
+                    rules_us[ranks] = figures["cpu_s"]["rules"] / (steps_made - RUN_IN_STEPS) * 1e6
                 step_rows.append(_step_row(label, figures))
                 memory_rows.append(_memory_row(label, ranks, steps_made - RUN_IN_STEPS, figures))
-    publish(_section(frame_rows, step_rows, _flat_rows(engine_us), memory_rows), asked, load_before)
+    publish(_section(frame_rows, step_rows, _flat_rows(rules_us, engine_us), memory_rows), asked, load_before)
 
 
 def _section(
@@ -114,12 +121,15 @@ def _section(
                 step_rows,
             ),
             Table(
-                "What a step costs the engine whatever its size, and what each rank costs, from records:",
+                "The diagnosis of joined steps (`on_whole_step`), and with the join of records; a step's fixed cost apart:",
                 (
                     "ranks",
+                    "diagnosis, rank-steps/s per core",
                     "us a rank-step",
                     "of that the step's fixed cost",
-                    "without it",
+                    "without it / at 4,096 ranks",
+                    "with the join, us a rank-step",
+                    "of that fixed",
                     "without it / at 4,096 ranks",
                 ),
                 flat_rows,
@@ -156,26 +166,33 @@ def _section(
     )
 
 
-def _flat_rows(engine_us: dict[int, float]) -> list[tuple[str, ...]]:
+def _flat_rows(rules_us: dict[int, float], engine_us: dict[int, float]) -> list[tuple[str, ...]]:
     """Cost of a rank by size, and what is left of it when the fixed cost of a step is taken off.
 
     Args:
-        engine_us: of a step, by ranks. The fixed cost is where the line through the two smallest sizes meets no ranks.
+        rules_us: of the diagnosis of a step, by ranks.
+        engine_us: of that and the join.
     """
-    (few, few_us), (more, more_us), *_ = sorted(engine_us.items())
-    fixed_us = max(0.0, few_us - few * (more_us - few_us) / (more - few))
-    at = next(ranks for ranks in sorted(engine_us) if ranks >= 4096)
-    bare = {ranks: (us - fixed_us) / ranks for ranks, us in engine_us.items()}
-    return [
-        (
-            f"{ranks:,}",
-            figure(us / ranks),
-            figure(fixed_us / ranks),
-            figure(bare[ranks]),
-            ratio(bare[ranks] / bare[at]),
-        )
-        for ranks, us in sorted(engine_us.items())
-    ]
+    rows = []
+    for ranks in sorted(engine_us):
+        cells: list[str] = []
+        for of_step_us in (rules_us, engine_us):
+            fixed_us = _fixed_us(of_step_us)
+            bare = {size: (us - fixed_us) / size for size, us in of_step_us.items()}
+            cells += [
+                figure(of_step_us[ranks] / ranks),
+                figure(fixed_us / ranks),
+                ratio(bare[ranks] / bare[_REFERENCE_RANKS]),
+            ]
+        rows.append((f"{ranks:,}", count(ranks / rules_us[ranks] * 1e6), *cells))
+    return rows
+
+
+def _fixed_us(of_step_us: dict[int, float]) -> float:
+    """Where the line through the smallest and the reference size meets no ranks."""
+    few = min(of_step_us)
+    slope = (of_step_us[_REFERENCE_RANKS] - of_step_us[few]) / (_REFERENCE_RANKS - few)
+    return max(0.0, of_step_us[few] - few * slope)
 
 
 def _frame_row(found: dict[str, Any]) -> tuple[str, ...]:
@@ -299,6 +316,14 @@ def _case(case: str, path: Path, rounds: int, run_in: int) -> dict[str, Any]:
         for record, place in decoded:
             fresh.on_record(record, place)
 
+    joined = _joined(case, roster, [decode(topic, value) for value in values])
+    # What a step has found once it keeps: each round has steps of its own.
+    to_judge = [[replace(step) for step in joined] for _ in range(rounds)]
+
+    def rules(fresh: JobsEngine) -> None:
+        for step in to_judge.pop():
+            fresh.on_whole_step(step)
+
     def parse(_: _Engine) -> None:
         for value, _place in timed:
             orjson.loads(value)
@@ -307,30 +332,50 @@ def _case(case: str, path: Path, rounds: int, run_in: int) -> dict[str, Any]:
         for value, _place in timed:
             decode(topic, value)
 
-    variants: dict[str, Callable[[_Engine], None]] = {
+    variants: dict[str, Callable[[Any], None]] = {
         "orjson": parse,
         "decode": validate,
         "engine": alone,
         "whole": whole,
+        "rules": rules,
     }
     idle = TelemetryEngine("bench", 0, roster)
-    best = dict.fromkeys(variants, float("inf"))
-    for _ in range(rounds):
-        for name, run in variants.items():
-            fresh = engine() if name in {"engine", "whole"} else idle
-            gc.collect()
-            begun = time.process_time()
-            run(fresh)
-            best[name] = min(best[name], time.process_time() - begun)
     return {
         "messages": len(timed),
         "bytes": sum(map(len, values)) / len(values),
-        "cpu_s": best,
+        "cpu_s": _best_s(variants, engine, idle, rounds),
         "longest_s": longest_s,
         "rss_before": rss_before,
         "rss_after": rss_after,
         "state_bytes": state_bytes,
     }
+
+
+def _best_s(
+    variants: dict[str, Callable[[Any], None]], engine: Callable[[], _Engine], idle: _Engine, rounds: int
+) -> dict[str, float]:
+    """Processor seconds of the best round of each variant."""
+    best = dict.fromkeys(variants, float("inf"))
+    for _ in range(rounds):
+        for name, run in variants.items():
+            fresh = engine() if name in {"engine", "whole", "rules"} else idle
+            gc.collect()
+            begun = time.process_time()
+            run(fresh)
+            best[name] = min(best[name], time.process_time() - begun)
+    return best
+
+
+def _joined(case: str, roster: Roster, records: Sequence[Record]) -> list[ClosedStep]:
+    """The steps after the run-in, joined."""
+    if case != "steps":
+        return []
+    join = StepJoin()
+    for record in records:
+        assert isinstance(record, StepTiming)
+        join.add(record)
+    job = roster.job(*next(iter(roster.jobs)))
+    return join.close(0, job.expected, job.members, final=True)[RUN_IN_STEPS:]
 
 
 def _longest_call(engine: _Engine, topic: str, values: Sequence[bytes], places: Sequence[Position]) -> float:

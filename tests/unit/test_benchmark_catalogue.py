@@ -110,3 +110,14 @@ def test_in_turn_copies_of_one_stream_have_one_seed() -> None:
     seeds = {seed for case, seed in cases("ci", HELD_OUT_SEEDS, in_turn=True) if case.scenario == "B12"}
     assert len(seeds) == 1
     assert seeds <= set(HELD_OUT_SEEDS)
+
+
+def test_in_turn_large_cases_can_be_shared_between_two_kinds_of_seeds() -> None:
+    every = cases("ci", TUNING_SEEDS, in_turn=True)
+    parts = [cases("ci", TUNING_SEEDS, in_turn=True, large=(part, 2)) for part in (0, 1)]
+    large = [[case.case_id for case, _ in part if case.ranks >= 256] for part in parts]
+    assert sorted(large[0] + large[1]) == sorted(case.case_id for case, _ in every if case.ranks >= 256)
+    assert abs(len(large[0]) - len(large[1])) <= 1
+    assert all(
+        len(part) - len(ids) == len(every) - len(large[0] + large[1]) for part, ids in zip(parts, large, strict=True)
+    )

@@ -34,6 +34,7 @@ __all__ = ["HELD_OUT_SEEDS", "SUITES", "TUNING_SEEDS", "cases"]
 
 TUNING_SEEDS = tuple(range(10))
 HELD_OUT_SEEDS = tuple(range(10, 20))
+_LARGE = 256
 
 
 def _ci(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
@@ -61,11 +62,16 @@ def _ablation(seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
     return [(case, seed) for case in _ablation_cases() for seed in seeds]
 
 
-def _in_turn(cases_of: Iterable[BenchmarkCase], seeds: Sequence[int]) -> list[tuple[BenchmarkCase, int]]:
+def _in_turn(
+    cases_of: Iterable[BenchmarkCase], seeds: Sequence[int], large: tuple[int, int]
+) -> list[tuple[BenchmarkCase, int]]:
     """Each case once: a row's cases of one shape share a seed, so that what varies among them varies alone."""
     numbers: dict[tuple[str, str], int] = {}
-    pairs = []
+    pairs, seen = [], 0
     for case in cases_of:
+        seen += case.ranks >= _LARGE
+        if case.ranks >= _LARGE and seen % large[1] != large[0]:
+            continue
         key = (case.scenario, case.case_id.rpartition("/")[2])
         pairs.append((case, seeds[numbers.setdefault(key, len(numbers)) % len(seeds)]))
     return pairs
@@ -96,6 +102,7 @@ def cases(
     limit: int | None = None,
     largest_ranks: int | None = None,
     in_turn: bool = False,
+    large: tuple[int, int] = (0, 1),
 ) -> tuple[tuple[BenchmarkCase, int], ...]:
     """(case, seed) pairs of a suite.
 
@@ -106,6 +113,7 @@ def cases(
         limit: how many pairs at most, spread evenly over the suite, so that every row and every seed has its share.
         largest_ranks: leaves out cases of more ranks.
         in_turn: of `ci` and `ablation` each case with one of the seeds only, which take turns over rows and shapes.
+        large: (part, parts): in turn, only this part of the cases of 256 ranks and more, which take most of the time.
 
     Raises:
         ScenarioError: no such suite, or no seed.
@@ -115,7 +123,7 @@ def cases(
     if not seeds:
         raise ScenarioError(f"suite {suite}: it needs a seed at least")
     takes_turns = _TAKING_TURNS.get(suite) if in_turn else None
-    pairs = _SUITES[suite](tuple(seeds)) if takes_turns is None else _in_turn(takes_turns(), seeds)
+    pairs = _SUITES[suite](tuple(seeds)) if takes_turns is None else _in_turn(takes_turns(), seeds, large)
     if largest_ranks is not None:
         pairs = [(case, seed) for case, seed in pairs if case.ranks <= largest_ranks]
     if limit is not None and limit < len(pairs):

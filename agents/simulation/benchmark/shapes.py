@@ -1,7 +1,7 @@
 """Fleets and jobs that scenarios are made of: parallel shapes by size, and a healthy case around a fault.
 
 A case has about a hundred steps of 2.5 s: warm-up, a healthy prelude with look-alikes, the fault, a quiet end. Sizes of
-512 ranks and more tell ports less often where ports are not what the case is about.
+512 ranks and more tell nodes and ports less often where ports are not what the case is about.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def healthy_case(scenario: str, variant: str, shape: Shape, expect: str, **chang
         **changes: other fields of the case.
     """
     large = shape.ranks >= _LARGE
-    ports_s = 15.0 if large else 5.0
+    ports_s, node_s = (15.0, 10.0) if large else (5.0, 5.0)
     case = BenchmarkCase(
         case_id=f"{scenario}/{variant}/{shape.name}",
         suite="ci",
@@ -119,7 +119,7 @@ def healthy_case(scenario: str, variant: str, shape: Shape, expect: str, **chang
         steps=STEPS,
         look_alikes=PRELUDE,
         noise=NoisePlan(gc_every_steps=4000 if large else 500),
-        sampling=SamplingPlan(fabric_s=ports_s, switch_s=ports_s),
+        sampling=SamplingPlan(gpu_s=node_s, fabric_s=ports_s, switch_s=ports_s, heartbeat_s=node_s, progress_s=node_s),
         delivery=DeliveryPlan(),
         expect=expect,
     )
