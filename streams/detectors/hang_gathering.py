@@ -1,10 +1,11 @@
 """The digests of a job that stands still, gathered until the hang can be judged.
 
 Guarantees: of a rank the newest digest counts, and one of a dump before one of watchdog lines; one from before the last
-progress tells of another moment and is dropped. Judged is when all ranks are in that can still write a dump, or when no digest has come for `quiet_ns`, or, without any, after
-`deadline_ns`: then missing digests are missing dumps. What comes later is judged again, a few times at most. Digests are
-kept compressed, at most one a rank and `most_bytes` in all; they stand in no snapshot, and are read again after a
-restart. The order in which they come makes no difference. Who hangs is decided in `hang`.
+progress tells of another moment and is dropped. Judged is when all ranks are in that can still write a dump, or when no
+digest has come for `quiet_ns`, or, without any, after `deadline_ns`: then missing digests are missing dumps. What comes
+later is judged again once it is quiet, a few times at most. Digests are kept compressed, at most one a rank and
+`most_bytes` in all; they stand in no snapshot, and are read again after a restart. The order in which they come makes no
+difference. Who hangs is decided in `hang`.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ class DigestGathering:
         """Whether something waits to be judged."""
         return self._is_new and self._verdicts < _MOST_VERDICTS
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this standstill has not been judged yet.
+
+        Afterwards a rank's newer dump replaces its older one: until its peers' have followed, two moments are mixed.
+        """
+        return self._verdicts == 0
+
     def add(self, record: CollectiveDigest, offset: int, is_again: bool = False) -> None:
         """Take a digest in.
 
@@ -149,7 +158,7 @@ class DigestGathering:
         """The event time at which what is here is judged."""
         if not self._kept:
             return suspected_ns + thresholds.deadline_ns
-        wait_ns = 0 if is_complete else thresholds.quiet_ns
+        wait_ns = 0 if is_complete and self.is_first else thresholds.quiet_ns
         return max(suspected_ns, self._newest_ns + wait_ns)
 
     def judge(self, world_size: int | None = None) -> HangVerdict:

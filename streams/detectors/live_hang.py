@@ -118,7 +118,8 @@ class LiveHang:
             return
         if self._digests.is_waiting:
             due_ns = self._verdict_due_ns(roster, limits)
-            if is_final or progress.fastest_ns >= due_ns or (self._is_complete(roster) and len(self._digests)):
+            is_all_in = self._digests.is_first and self._is_complete(roster)
+            if is_final or progress.fastest_ns >= due_ns or is_all_in:
                 yield from self._judged(due_ns, roster)
 
     def _verdict_due_ns(self, roster: JobRoster, limits: HangThresholds) -> int:

@@ -59,7 +59,8 @@ def hangs(draw: st.DrawFn) -> Stream:
         for rank in dumped:
             dump = world(2 * NODES, enqueued=8 if rank == culprit else 9, completed=8)
             found = digest_of(rank, dump).model_copy(update={"job_id": "job-1", "node_id": f"node-{rank // 2}"})
-            records.append(found.model_copy(update={"event_time_ns": at(now_s + 18 + draw(st.sampled_from([0, 0.5])))}))
+            written_s = now_s + min(18, seconds - 1) + draw(st.sampled_from([0, 0.5]))
+            records.append(found.model_copy(update={"event_time_ns": at(written_s)}))
         now_s += seconds
 
     ranks = st.lists(st.integers(0, 2 * NODES - 1), unique=True, max_size=2 * NODES)

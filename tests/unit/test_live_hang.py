@@ -265,6 +265,7 @@ def test_dumps_that_come_after_the_answer_change_it(play: Play) -> None:
     play.steps(10).silence(60)
     for rank in range(4):
         play.dump(rank, CULPRIT if rank == 2 else WAITS)
+    play.silence(3)
     assert play.kinds()[1:] == [("hang_undecided", "open"), ("hang_undecided", "cleared"), ("hang", "open")]
 
 
