@@ -59,6 +59,8 @@ _STEPS: dict[str, tuple[str, ...]] = {
     "hang_mismatch": (),
     "hang_network": (),
     "gpu_lost": ("kernel", "link", "gpu"),
+    "gpu_stalled": ("kernel", "gpu", "load"),
+    "node_lost": ("load", "kernel"),
     "gpu_memory": _MEMORY,
     "row_remap_pending": _MEMORY,
     "catalogue": _DEVICE_CODE,
