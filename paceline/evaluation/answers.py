@@ -29,6 +29,14 @@ CLASSES_OF_INCIDENT: dict[str, tuple[str, ...]] = {
     "row_remap_pending": ("gpu_memory",),
     # The catalogue's word for a code; which part it is of stands in the code alone.
     "catalogue": ("gpu_error", "gpu_memory", "nvlink", "pcie"),
+    # A hang's class is how it shows; what may show so is any of these.
+    "hang": ("gpu_error", "software", "machine", "nvlink", "link"),
+    "hang_rank": ("software", "host", "data", "machine"),
+    "hang_device": ("gpu_error", "nvlink"),
+    "hang_mismatch": ("software",),
+    "hang_network": ("link", "nic", "switch"),
+    # Many nodes at once: a rollout, a feed, cooling.
+    "common_mode": ("software", "power", "thermal"),
     "pause_storm": ("pause_storm", "slow_receiver"),
     "pause_storm_unlocalised": ("pause_storm", "slow_receiver"),
 }
