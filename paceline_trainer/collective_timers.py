@@ -106,7 +106,12 @@ class CollectiveTimers:
         def timed_bucket(state: Any, bucket: Any) -> Any:
             inner = hook if hook is not None else _averaging_hook()
             span, communicator = self._begun("all_reduce", group, True, bucket)
-            reduced = inner(state, bucket)
+            # What the hook calls of the module is this operation, and no second one.
+            self._inside.call = True
+            try:
+                reduced = inner(state, bucket)
+            finally:
+                self._inside.call = False
             if communicator is not None:
                 self._on_completion(reduced, span, communicator)
             return reduced

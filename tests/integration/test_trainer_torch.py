@@ -382,6 +382,8 @@ def test_the_steps_of_a_watched_loop_arrive_and_tell_who_is_late_from_who_waits(
     buckets = [c for timing in timings[5:] for c in timing.collectives]
     assert {(c.group, c.instance, c.op) for c in buckets} == {("dp", (0, 1, 2), "all_reduce")}
     assert median(c.duration_us[0] or 0 for c in buckets) > median(c.duration_us[1] or 0 for c in buckets)
+    # All gradients of the model, four bytes each: 128 x 256 and 256 x 16 weights and their biases.
+    assert {c.size_bytes for c in buckets} == {(4 * (128 * 256 + 256 + 256 * 16 + 16),) * 2}
     progress = publisher.of(RankProgress)[-1]
     assert set(progress.groups) == {"dp"}
     assert publisher.of(Job)[-1].state == "ended"

@@ -497,6 +497,28 @@ def test_of_one_group_a_bounded_number_of_operations_is_timed_in_a_step(distribu
     made.remove()
 
 
+def test_what_a_comm_hook_calls_is_not_counted_again(distributed: Distributed) -> None:
+    """As the averaging hook of DistributedDataParallel does, which is the one in use where none is given."""
+    made, tape, now, told = timers()
+    future = Future()
+
+    def inner(state: Any, bucket: Any) -> Future:
+        distributed.all_reduce(bucket.buffer(), async_op=True)
+        return future
+
+    buffer = types.SimpleNamespace(numel=lambda: 10, element_size=lambda: 4)
+    tape.begin()
+    made.comm_hook(inner, None)(None, types.SimpleNamespace(buffer=lambda: buffer))
+    now[0] = 3_000_000
+    future.complete()
+    recording = tape.end()
+    assert recording is not None
+    (collective,) = recording.measured()["collectives"]
+    assert (collective["duration_us"], collective["size_bytes"]) == (3_000, 40)
+    assert told[-1][1]["enqueued"] == 1
+    made.remove()
+
+
 def test_a_comm_hook_times_buckets_and_gives_the_inner_hooks_future(distributed: Distributed) -> None:
     made, tape, now, _ = timers()
     future = Future()
