@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFERENCE_PREFIX = "reference data absent"
-EXPECTED_SKIPS = ("needs_docker", "needs_torch", "needs_gpu", "needs_kube", "needs_kmsg", "reference_data")
+EXPECTED_SKIPS = (
+    "needs_docker",
+    "needs_torch",
+    "needs_gpu",
+    "needs_kube",
+    "needs_kmsg",
+    "needs_chromium",
+    "reference_data",
+)
 SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "needs_slurm", "other")
 DOCKER_IMAGE = "confluentinc/cp-kafka:7.9.0"
 DOCKER_START_S = 120

@@ -13,7 +13,9 @@ from chromium import CHROMIUM, open_page, running_chromium
 
 from tests.bench.large_report import SLOW, large_page
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs_chromium: no chromium on the PATH (Debian: apt-get install chromium)"
+)
 
 READY_MS, QUICK_MS = 5_000.0, 200.0
 """What a page may take to be drawn, and what it may take to answer a hand."""
