@@ -236,11 +236,13 @@ def test_order_and_repeats_change_no_finding_about_devices(stream: Stream, seed:
 
 
 def said_of_jobs(stream: Stream) -> dict[str, list[bytes]]:
+    """In order by job; what is said of its standstills apart, which waits for no step and may come before or after one."""
     engine = JobsEngine(SITE, 0, ROSTER)
     said: dict[str, list[bytes]] = {}
     for record in [record for item in stream for record in engine.on_record(*item)] + engine.flush():
         if not isinstance(record, ProgressMark):
-            said.setdefault(str(getattr(record, "job_id", None)), []).append(encode(record))
+            about = "hang" if isinstance(record, Finding) and record.rule == "hang" else "steps"
+            said.setdefault(f"{getattr(record, 'job_id', None)} {about}", []).append(encode(record))
     assert not engine.take_late()
     return said
 
