@@ -89,27 +89,27 @@ class Outcome:
         return set(told or ())
 
 
-def hangs(number: int, seed: int) -> Iterator[tuple[str, str, dict[int, bytes], Truth, frozenset[int]]]:
-    """Faults by turns, each in another layout: name, layout, dumps, truth, and ranks whose process is gone."""
+def _cases(number: int, seed: int, layouts: Sequence[str]) -> Iterator[tuple[hang_cases.Case, frozenset[int]]]:
+    """Faults by turns, each in another layout, and the ranks whose process is gone."""
     hang_cases.LAYOUTS.update(LAYOUTS)
     for index in range(number):
-        fault, layout = FAULTS[index % len(FAULTS)], list(LAYOUTS)[index % len(LAYOUTS)]
+        fault, layout = FAULTS[index % len(FAULTS)], layouts[index % len(layouts)]
         for attempt in range(8):
             case = hang_cases.case(fault, layout, seed + index + 1000 * attempt)
             if any(one.stuck() for one in case.run.values()):  # a link that nobody used any more stops nobody
                 break
         is_killed = fault.startswith("process killed")
         gone = frozenset(case.run) - frozenset(case.dumps) if is_killed else frozenset()
-        yield fault, layout, case.dumps, case.truth, gone
+        yield case, gone
 
 
-def prepared(number: int, seed: int, steps: int, step_ns: int) -> list[Hang]:
+def prepared(number: int, seed: int, steps: int, step_ns: int, layouts: Sequence[str] = tuple(LAYOUTS)) -> list[Hang]:
     """Jobs with the digests of their dumps; `started_at` says when they begin."""
     found = []
-    for index, (fault, layout, dumps, truth, gone) in enumerate(hangs(number, seed)):
-        standstill = Standstill(f"job-{index:03d}", 64, 0, steps, step_ns, gone=gone, seed=seed + index)
-        digests = {rank: standstill.digest(rank, dump) for rank, dump in dumps.items()}
-        found.append(Hang(fault, layout, standstill, digests, truth))
+    for index, (case, gone) in enumerate(_cases(number, seed, layouts)):
+        standstill = Standstill(f"job-{index:03d}", len(case.run), 0, steps, step_ns, gone=gone, seed=seed + index)
+        digests = {rank: standstill.digest(rank, dump) for rank, dump in case.dumps.items()}
+        found.append(Hang(case.fault, case.layout, standstill, digests, case.truth))
     return found
 
 
@@ -140,7 +140,7 @@ def play(client: Producer, reader: Consumer, played: Sequence[Hang], patience_s:
             _, _, record, more = heappop(due)
             wire = message(record)
             client.produce(wire.topic, wire.value, wire.key, headers=list(wire.headers))
-            if more is not None and not _is_settled(outcomes[_job_of(record)]):  # a job that is judged is ended
+            if more is not None:
                 schedule(more)
         client.poll(0)
         received = reader.poll(0.004)
@@ -194,10 +194,6 @@ def _take(said: Record, outcomes: dict[str, Outcome], now_ns: int) -> str | None
             outcome.ordered_ns = now_ns
             return said.target.job_id
     return None
-
-
-def _job_of(record: Record) -> str:
-    return str(record.job_id)  # type: ignore[attr-defined]
 
 
 def _is_settled(outcome: Outcome) -> bool:
