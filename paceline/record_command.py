@@ -31,8 +31,7 @@ from streams.recording.selection import Selection
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from schemas.archive import ArchiveLine, read_archive
-from schemas.archive_blocks import ArchiveMarks
+    from schemas.archive_blocks import ArchiveMarks
 
 __all__ = ["RecordOptions", "archive_command", "record_command"]
 
@@ -154,8 +153,7 @@ def _write(
         writer.close_block()
         writer.end(
             {
-                **{name: value for name, value in head.items() if name != "asked"},
-                "asked": head["asked"],
+                **head,
                 "ended_ms": time.time_ns() // 1_000_000,
                 "is_whole": is_whole,
                 "python": platform.python_version(),
