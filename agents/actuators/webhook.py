@@ -18,17 +18,15 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from agents.actuators.hands import ActFailedError, Judgement, State, TargetAwayError
 from agents.actuators.scontrol import plain_text
 from schemas.codec import encode, message
 from schemas.remediation import COMMAND_KINDS, Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["WebhookHands", "WebhookSettings", "WebhookSettingsError", "body_of", "signature_of"]
 
@@ -198,34 +196,26 @@ def body_of(command: Command, template: Any) -> bytes:
     """
     if template is None:
         return encode(command)
-    return json.dumps(_filled(template, _fields(command)), ensure_ascii=False).encode(errors="replace")
+    fields = {name: field(command) for name, field in _FIELDS.items()}
+    return json.dumps(_filled(template, fields), ensure_ascii=False).encode(errors="replace")
 
 
-def _fields(command: Command) -> dict[str, str]:
-    target = command.target
-    return {
-        "command_id": command.command_id,
-        "incident_id": command.cause.incident_id,
-        "site_id": command.site_id,
-        "kind": command.kind,
-        "target": target.name(),
-        "node_id": target.node_id or "",
-        "gpu": target.gpu_uuid or target.pci_bus_id or "",
-        "job_id": target.job_id or "",
-        "when": command.when,
-        "reason": command.reason,
-        "attempt": str(command.attempt),
-        "decided_at_ns": str(command.decided_at_ns),
-        "expires_at_ns": str(command.expires_at_ns),
-    }
-
-
-_NAMES = frozenset(
-    {
-        *("command_id", "incident_id", "site_id", "kind", "target", "node_id", "gpu", "job_id", "when", "reason"),
-        *("attempt", "decided_at_ns", "expires_at_ns"),
-    }
-)
+_FIELDS: Final[dict[str, Callable[[Command], str]]] = {
+    "command_id": lambda command: command.command_id,
+    "incident_id": lambda command: command.cause.incident_id,
+    "site_id": lambda command: command.site_id,
+    "kind": lambda command: command.kind,
+    "target": lambda command: command.target.name(),
+    "node_id": lambda command: command.target.node_id or "",
+    "gpu": lambda command: command.target.gpu_uuid or command.target.pci_bus_id or "",
+    "job_id": lambda command: command.target.job_id or "",
+    "when": lambda command: command.when,
+    "reason": lambda command: command.reason,
+    "attempt": lambda command: str(command.attempt),
+    "decided_at_ns": lambda command: str(command.decided_at_ns),
+    "expires_at_ns": lambda command: str(command.expires_at_ns),
+}
+"""What a template may name, and how it is read off a command."""
 
 
 def _filled(template: Any, fields: dict[str, str]) -> Any:
@@ -244,9 +234,9 @@ def _check_template(template: Any) -> None:
         text = Template(template)
         if not text.is_valid():
             raise WebhookSettingsError(f"template: {template!r} has a $ that begins no name; $$ stands for it")
-        unknown = sorted(set(text.get_identifiers()) - _NAMES)
+        unknown = sorted(set(text.get_identifiers()) - _FIELDS.keys())
         if unknown:
-            raise WebhookSettingsError(f"template: no field ${unknown[0]}; there are {', '.join(sorted(_NAMES))}")
+            raise WebhookSettingsError(f"template: no field ${unknown[0]}; there are {', '.join(sorted(_FIELDS))}")
     elif isinstance(template, list):
         for part in template:
             _check_template(part)
