@@ -6,15 +6,11 @@ is not there: the noise is the finding's own figure, and earlier steps are judge
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.explanation.step_history import KeptStep, StepHistory
-from schemas.archive import ArchiveLine
-from schemas.codec import decode_value
-from schemas.errors import SchemaError
 from schemas.steps import StepTiming
 from streams.core.peers import log_ratio_to_peers
 from streams.core.step_join import StepJoin
@@ -22,11 +18,12 @@ from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import StragglerThresholds
 from streams.detectors.work_peers import work_peers
 from streams.detectors.workload_fit import WorkloadFit
+from streams.replay import Problems, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from schemas.archive import BadLine
+    from schemas.archive import ArchiveLine, BadLine
     from schemas.findings import Finding
     from streams.core.roster import Roster
 
@@ -46,33 +43,22 @@ def history_around(lines: Iterable[ArchiveLine | BadLine], finding: Finding, ros
     """
     if finding.job_id is None or finding.step is None:
         return None
-    job = roster.job(finding.job_id, finding.epoch or 0)
+    its = (finding.job_id, finding.epoch or 0)
+    job = roster.job(*its)
     limits = thresholds_for(StragglerThresholds(), roster.policy, "straggler")
     told = finding.values.get("noise_scale")
     noise_scale = float(told) if isinstance(told, int | float) else limits.min_scale
     limit = max(float(np.log1p(limits.floor)), limits.scales * noise_scale)
     join = StepJoin()
-    for line in lines:
-        if not isinstance(line, ArchiveLine):
-            continue
-        try:
-            record = decode_value(line.topic, line.value)
-        except SchemaError:
-            continue
-        is_its = isinstance(record, StepTiming) and (record.job_id, record.epoch) == (
-            finding.job_id,
-            finding.epoch or 0,
-        )
-        if is_its and isinstance(record, StepTiming) and record.step <= finding.step:
-            join.add(record, line.offset)
+    for _, record, position in decoded(lines, Problems()):
+        if isinstance(record, StepTiming) and (record.job_id, record.epoch) == its and record.step <= finding.step:
+            join.add(record, position.offset)
     history = StepHistory(limits=limits)
-    kept: deque[KeptStep] = deque(maxlen=history.kept.maxlen)
     fit = WorkloadFit()
     for step in join.close(finding.event_time_ns, job.expected, job.members, True):
         peers = work_peers(step, job)
         explained = fit.on_step(step, peers)
         work = explained.factor if explained is not None else np.ones(len(step.rank))
         log_ratio = log_ratio_to_peers(step.own_us / work, peers)
-        kept.append(KeptStep(step, None, work, log_ratio, np.full(len(step.rank), np.nan), noise_scale, limit))
-    history.kept = kept
-    return history if kept and kept[-1].step.step == finding.step else None
+        history.kept.append(KeptStep(step, None, work, log_ratio, np.full(len(step.rank), np.nan), noise_scale, limit))
+    return history if history.kept and history.kept[-1].step.step == finding.step else None

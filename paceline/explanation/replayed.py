@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.explanation.step_history import StepHistory
-from schemas.archive import ArchiveLine, NotAnArchiveError
-from schemas.codec import decode_value
-from schemas.errors import SchemaError
+from schemas.archive import NotAnArchiveError
 from schemas.findings import Finding
 from schemas.results import StepResult
 from schemas.topics import topic_of
-from streams.core.position import Position
 from streams.engines.jobs import JobsEngine
 from streams.engines.pipeline import Pipeline
+from streams.replay import Problems, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from schemas.archive import BadLine
+    from schemas.archive import ArchiveLine, BadLine
     from schemas.base import Record
     from schemas.fleet import Policy
     from streams.core.roster import JobRoster, Roster
@@ -103,10 +101,10 @@ class _WatchedPipeline(Pipeline):
         """What was registered so far."""
         return self._roster
 
-    def on_record(self, record: Record, position: Position) -> list[Record]:
-        if topic_of(record).role == "jobs" and position.partition not in self._jobs:
-            self._jobs[position.partition] = _WatchedJobs(self._site_id, position.partition, self._roster, self._watch)
-        return super().on_record(record, position)
+    def _jobs_of(self, partition: int) -> JobsEngine:
+        if partition not in self._jobs:
+            self._jobs[partition] = _WatchedJobs(self._site_id, partition, self._roster, self._watch)
+        return self._jobs[partition]
 
     def _publish(self, records: list[Record]) -> None:
         self._watch.on_outputs(records, self._roster)
@@ -129,27 +127,22 @@ def find_again(
     """
     watch = _Watch(finding_id)
     pipeline = _WatchedPipeline(site_id, policy, watch)
-    source = iter(lines)
+    records = decoded(lines, Problems())
     damage: NotAnArchiveError | None = None
     while watch.remade.finding is None:
         try:
-            line = next(source, None)
+            found = next(records, None)
         except NotAnArchiveError as error:
             # What could be read is judged to its end before the damage is told.
-            damage, line = error, None
-        if line is None:
+            damage, found = error, None
+        if found is None:
             pipeline.flush()
             break
-        if not isinstance(line, ArchiveLine):
-            continue
-        try:
-            record = decode_value(line.topic, line.value)
-        except SchemaError:
-            continue
-        if line.topic == _FINDINGS:
+        _, record, position = found
+        if position.topic == _FINDINGS:
             _note_recorded(watch.remade, record, finding_id)
             continue
-        pipeline.on_record(record, Position(line.topic, line.partition, line.offset, line.timestamp_ms))
+        pipeline.on_record(record, position)
     if damage is not None and watch.remade.finding is None and watch.remade.recorded is None:
         raise damage
     if watch.remade.roster is None:
