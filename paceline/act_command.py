@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
     from agents.actuators.actuator import ActuatorSettings
@@ -154,9 +154,7 @@ def _run(
     from schemas.key_files import KeyFileError
 
     log_to_stderr()
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signals()
     client = {"bootstrap.servers": bootstrap_servers, "client.id": f"paceline-act-{settings.actuator_id}"}
     try:
         ring = KeyringFile(keyring)

@@ -5,15 +5,17 @@ The clock is read here, for when a policy comes into force and for heartbeats.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.stop_signals import stop_on_signals
+
 if TYPE_CHECKING:
+    import threading
+
     from agents.publisher import KafkaPublisher
     from schemas.base import Record
     from schemas.fleet import Policy
@@ -57,9 +59,7 @@ def keep(
     if policy is None:
         _end_with(trouble)
         return
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signals()
     publisher = _publisher(bootstrap)
     try:
         _keep(publisher, file, site, policy, every, stopped)

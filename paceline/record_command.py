@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -20,6 +18,7 @@ import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
+from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import BlockWriter, NotAnArchiveError, is_recorded, marks_of
 from schemas.topics import TOPICS
@@ -29,6 +28,7 @@ from streams.recording.recorder import Recorder, positions_of, summed_up
 from streams.recording.selection import Selection
 
 if TYPE_CHECKING:
+    import threading
     from pathlib import Path
 
     from schemas.archive_blocks import ArchiveMarks
@@ -103,7 +103,7 @@ def _record(output: Path, servers: str, options: RecordOptions, duration_s: floa
     start = parse_bound(options.start, made_ms)
     end = None if options.is_live else parse_bound(options.end, made_ms)
     whole, rest = _topics(options, start)
-    stopped = _stop_on_signals()
+    stopped = stop_on_signals()
     positions = positions_of(known.blocks) if known is not None else {}
     with KafkaRange(servers, rest, whole, start, end, positions) as source:
         head = {
@@ -203,13 +203,6 @@ def _topics(options: RecordOptions, start: Bound) -> tuple[tuple[str, ...], tupl
         tuple(topic.name for topic in TOPICS if topic.family in whole and topic.name not in named),
         tuple(topic.name for topic in TOPICS if topic.family not in whole or topic.name in named),
     )
-
-
-def _stop_on_signals() -> threading.Event:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
 
 
 def archive_command(archive: Path, as_json: bool) -> int:

@@ -6,8 +6,6 @@ boot ids and epochs, so that nothing of it is taken for a repeat of the last. It
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,10 +18,12 @@ from agents.simulation.fleet_run import simulate
 from agents.simulation.player import play
 from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
+from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveWriter
 from schemas.fleet import Job
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -75,9 +75,7 @@ def _write(output: Path, scenario: Scenario, truth_file: Path | None) -> int:
 
 def _publish(bootstrap_servers: str, scenario: Scenario, truth_file: Path | None) -> int:
     """Play rounds until SIGTERM or SIGINT."""
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signals()
     publisher = KafkaPublisher(PublisherSettings(bootstrap_servers, client_id="paceline-simulate"))
     rounds = 0
     try:

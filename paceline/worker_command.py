@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import typer
+
+from paceline.stop_signals import stop_on_signals
 
 __all__ = ["worker_command"]
 
@@ -75,9 +75,7 @@ def _all(
     from paceline.processes import ChildFailedError, Children
     from streams.faust_roles.settings import ROLES
 
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = stop_on_signals()
     with Children() as children:
         for index, role in enumerate(ROLES):
             arguments = ["paceline", "worker", "--role", role, "--bootstrap", bootstrap_servers, "--site", site_id]
