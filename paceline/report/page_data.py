@@ -254,12 +254,9 @@ def _devices(collected: Collected) -> list[dict[str, Any]]:
         if subject.rank is not None and subject.job_id is not None and device is None:
             node_id, device = collected.placed.get((subject.job_id, subject.rank), (node_id, None))
         if node_id is not None and device is not None:
-            keys.setdefault((node_id, device), place_name(subject.model_dump(exclude_none=True)))
+            keys.setdefault((node_id, device), place_name(subject))
         elif node_id is not None and subject.device is not None:
-            keys.setdefault(
-                (node_id, f"{subject.device} {subject.port or ''}".strip()),
-                place_name(subject.model_dump(exclude_none=True)),
-            )
+            keys.setdefault((node_id, f"{subject.device} {subject.port or ''}".strip()), place_name(subject))
     lanes = []
     for key, name in keys.items():
         series = []
@@ -311,7 +308,7 @@ def _incident(collected: Collected, words: list[Arrival], arrivals: dict[tuple[s
         "class": last.cause_class,
         "state": last.state,
         "job_id": last.job_id or (last.culprit.job_id if last.culprit is not None else None),
-        "culprit": place_name(last.culprit.model_dump(exclude_none=True)) if last.culprit is not None else None,
+        "culprit": place_name(last.culprit) if last.culprit is not None else None,
         "summary": last.summary,
         "advice": advice,
         "slowdown": last.slowdown,
@@ -413,7 +410,7 @@ def _finding(said: Arrival) -> dict[str, Any]:
         "kind": finding.kind,
         "severity": finding.severity,
         "state": finding.state,
-        "about": place_name(finding.subject.model_dump(exclude_none=True)),
+        "about": place_name(finding.subject),
         "event_ms": finding.event_time_ns / 1e6,
         "arrived_ms": said.arrived_ms,
         "text": finding.explanation,

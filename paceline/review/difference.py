@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from schemas.findings import Finding
+from schemas.findings import Finding, Subject
 from schemas.fleet import Policy, RulePolicy
 from schemas.remediation import Command, Incident
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from paceline.review.said import Said
 
-__all__ = ["Difference", "compare", "counted", "policy_changes"]
+__all__ = ["Difference", "compare", "counted", "place_name", "policy_changes"]
 
 What = Literal["same", "changed", "missing", "new"]
 Family = Literal["finding", "incident", "command"]
@@ -219,23 +219,27 @@ def _about(statement: Statement) -> str:
 def _words(statement: Statement) -> Iterator[str]:
     if isinstance(statement, Finding):
         yield f"{statement.kind} {statement.state}"
-        yield place_name(statement.subject.model_dump(exclude_none=True))
+        yield place_name(statement.subject)
     elif isinstance(statement, Incident):
         yield f"{statement.cause_class} {statement.state}"
-        yield place_name(statement.culprit.model_dump(exclude_none=True)) if statement.culprit else "nobody to blame"
+        yield place_name(statement.culprit) if statement.culprit else "nobody to blame"
     else:
         yield f"{statement.kind} {statement.when.replace('_', ' ')}"
         yield statement.target.name()
 
 
-def place_name(place: dict[str, Any]) -> str:
+def place_name(subject: Subject) -> str:
     """A subject in words, the narrowest part first."""
-    words = [f"rank {place['rank']}"] if "rank" in place else []
-    if "ranks" in place:
-        words.append(f"{len(place['ranks'])} ranks")
-    words += [
-        str(place[name])
-        for name in ("gpu_uuid", "device", "switch_id", "port", "node_id", "job_id", "zone")
-        if name in place
-    ]
-    return " ".join(words) or str(place.get("level", ""))
+    words = [f"rank {subject.rank}"] if subject.rank is not None else []
+    if subject.ranks is not None:
+        words.append(f"{len(subject.ranks)} ranks")
+    places = (
+        subject.gpu_uuid,
+        subject.device,
+        subject.switch_id,
+        subject.port,
+        subject.node_id,
+        subject.job_id,
+        subject.zone,
+    )
+    return " ".join([*words, *(place for place in places if place is not None)]) or subject.level
