@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from schemas.base import Record
     from streams.core.position import Position
 
-__all__ = ["Collected", "Silence", "StepPoint"]
+__all__ = ["Arrival", "Collected", "Silence", "StepPoint"]
 
 _SILENT_NS = 30_000_000_000
 """Three times the lateness that is normal, and half of what makes the rule on silent nodes speak."""
@@ -69,11 +69,14 @@ class StepPoint:
     missing: int
 
 
-@dataclass(slots=True)
-class Arrival:
+S = TypeVar("S", bound="Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival(Generic[S]):
     """A statement with when it was on its topic; null where it was made by the replay."""
 
-    record: Record
+    record: S
     arrived_ms: int | None
 
 
@@ -96,10 +99,10 @@ class Collected:
     steps: list[StepPoint] = field(default_factory=list)
     slow_counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     worst_ratio: dict[tuple[str, int], float] = field(default_factory=dict)
-    findings: dict[str, Arrival] = field(default_factory=dict)
-    incidents: dict[str, list[Arrival]] = field(default_factory=dict)
-    commands: dict[str, Arrival] = field(default_factory=dict)
-    results: list[Arrival] = field(default_factory=list)
+    findings: dict[str, Arrival[Finding]] = field(default_factory=dict)
+    incidents: dict[str, list[Arrival[Incident]]] = field(default_factory=dict)
+    commands: dict[str, Arrival[Command]] = field(default_factory=dict)
+    results: list[Arrival[ActionResult]] = field(default_factory=list)
     events: list[KernelEvent] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
     nodes: set[str] = field(default_factory=set)
@@ -143,15 +146,14 @@ class Collected:
 
     def take_said(self, record: Record, arrived_ms: int | None) -> None:
         """Take a statement: of the recording with its arrival, of the replay without."""
-        said = Arrival(record, arrived_ms)
         if isinstance(record, Finding):
-            self.findings.setdefault(f"{record.finding_id}:{record.state}", said)
+            self.findings.setdefault(f"{record.finding_id}:{record.state}", Arrival(record, arrived_ms))
         elif isinstance(record, Incident):
-            self.incidents.setdefault(record.incident_id, []).append(said)
+            self.incidents.setdefault(record.incident_id, []).append(Arrival(record, arrived_ms))
         elif isinstance(record, Command):
-            self.commands.setdefault(record.command_id, said)
+            self.commands.setdefault(record.command_id, Arrival(record, arrived_ms))
         elif isinstance(record, ActionResult):
-            self.results.append(said)
+            self.results.append(Arrival(record, arrived_ms))
         elif isinstance(record, StepResult):
             self._result(record)
 

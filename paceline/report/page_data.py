@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.report.collected import Collected
 from paceline.review.difference import place_name
-from schemas.findings import Finding
-from schemas.remediation import ActionResult, Command, Incident
-from streams.core.position import event_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from paceline.report.collected import Arrival, StepPoint
+    from paceline.report.collected import Arrival, Collected, StepPoint
     from paceline.report.heat_map import HeatMap
-    from schemas.findings import Evidence
+    from schemas.findings import Evidence, Finding
+    from schemas.remediation import Command, Incident
 
 __all__ = ["cited_places", "page_data"]
 
@@ -42,9 +39,8 @@ def cited_places(collected: Collected) -> list[tuple[str, int, int]]:
             places.setdefault((item.topic, item.partition, item.offset))
 
     for said in collected.commands.values():
-        assert isinstance(said.record, Command)
         take(said.record.cause.evidence)
-    in_incidents = {name for said in _last_words(collected) for name in (*said.findings, *said.suppressed)}
+    in_incidents = {name for incident in _last_words(collected) for name in (*incident.findings, *incident.suppressed)}
     findings = sorted(_findings(collected), key=lambda f: (f.finding_id not in in_incidents, _SEVERITIES[f.severity]))
     for finding in findings:
         take(finding.evidence)
@@ -93,11 +89,11 @@ def _summary(collected: Collected) -> dict[str, Any]:
     span_s = (collected.last_ns - (collected.first_ns or collected.last_ns)) / 1e9
     incidents = _last_words(collected)
     lost = [i.gpu_hours_lost for i in incidents if i.gpu_hours_lost is not None]
-    commands = [said.record for said in collected.commands.values() if isinstance(said.record, Command)]
+    commands = Counter(said.record.kind for said in collected.commands.values())
     prices = [p.gpu_hour_cost for p in collected.policies if p.gpu_hour_cost] + [
         job.gpu_hour_cost for job in collected.jobs.values() if job.gpu_hour_cost
     ]
-    done = Counter(said.record.outcome for said in collected.results if isinstance(said.record, ActionResult))
+    done = Counter(said.record.outcome for said in collected.results)
     return {
         "span_s": span_s,
         "gpus": sum(job.world_size for job in collected.jobs.values()),
@@ -105,7 +101,7 @@ def _summary(collected: Collected) -> dict[str, Any]:
         "steps": len(collected.steps),
         "incidents": len(incidents),
         "blamed": len({i.culprit.key() for i in incidents if i.culprit is not None}),
-        "commands": dict(sorted(Counter(command.kind for command in commands).items())),
+        "commands": dict(sorted(commands.items())),
         "results": dict(done),
         "gpu_hours_lost": round(sum(lost), 4) if lost else None,
         "money_lost": round(sum(lost) * prices[-1], 2) if lost and prices else None,
@@ -150,20 +146,21 @@ def _job(collected: Collected, job_id: str) -> dict[str, Any]:
         key=lambda item: -item[1],
     )[:12]
     bins = max(1, -(-len(steps) // _POINTS))
+    groups = [steps[index : index + bins] for index in range(0, len(steps), bins)]
     return {
         "job_id": job_id,
         "steps": len(steps),
         "bin": bins,
-        "at": [round(group[-1].at_ns / 1e9, 3) for group in _groups(steps, bins)],
-        "step": [group[-1].step for group in _groups(steps, bins)],
-        "step_s": _series(steps, bins, lambda s: s.step_us, max),
-        "median_s": _series(steps, bins, lambda s: s.own_median_us, max),
-        "slowest_s": _series(steps, bins, lambda s: s.own_max_us, max),
+        "at": [round(group[-1].at_ns / 1e9, 3) for group in groups],
+        "step": [group[-1].step for group in groups],
+        "step_s": _slowest_s(groups, lambda s: s.step_us),
+        "median_s": _slowest_s(groups, lambda s: s.own_median_us),
+        "slowest_s": _slowest_s(groups, lambda s: s.own_max_us),
         "mfu": [
             round(sum(known) / len(known), 4) if (known := [s.mfu for s in group if s.mfu is not None]) else None
-            for group in _groups(steps, bins)
+            for group in groups
         ],
-        "missing": [max(s.missing for s in group) for group in _groups(steps, bins)],
+        "missing": [max(s.missing for s in group) for group in groups],
         "slowest": [
             {
                 "rank": rank,
@@ -176,18 +173,10 @@ def _job(collected: Collected, job_id: str) -> dict[str, Any]:
     }
 
 
-def _groups(steps: list[StepPoint], size: int) -> list[list[StepPoint]]:
-    return [steps[index : index + size] for index in range(0, len(steps), size)]
-
-
-def _series(
-    steps: list[StepPoint], size: int, of: Callable[[StepPoint], int | None], fold: Callable[[list[int]], int]
-) -> list[float | None]:
-    values = []
-    for group in _groups(steps, size):
-        known = [value for step in group if (value := of(step)) is not None]
-        values.append(round(fold(known) / 1e6, 5) if known else None)
-    return values
+def _slowest_s(groups: list[list[StepPoint]], of: Callable[[StepPoint], int | None]) -> list[float | None]:
+    """By group the longest of a time, in seconds; null where no step has it."""
+    longest_us = (max((us for step in group if (us := of(step)) is not None), default=None) for group in groups)
+    return [round(us / 1e6, 5) if us is not None else None for us in longest_us]
 
 
 # --- Maps and lanes ---------------------------------------------------------------------------------------------------
@@ -280,28 +269,24 @@ def _devices(collected: Collected) -> list[dict[str, Any]]:
 
 
 def _findings(collected: Collected) -> list[Finding]:
-    return [said.record for said in collected.findings.values() if isinstance(said.record, Finding)]
+    return [said.record for said in collected.findings.values()]
 
 
 def _last_words(collected: Collected) -> list[Incident]:
     last = [words[-1].record for words in collected.incidents.values()]
-    return sorted((i for i in last if isinstance(i, Incident)), key=lambda i: (i.onset_ns, i.incident_id))
+    return sorted(last, key=lambda i: (i.onset_ns, i.incident_id))
 
 
-def _by_onset(collected: Collected) -> list[list[Arrival]]:
+def _by_onset(collected: Collected) -> list[list[Arrival[Incident]]]:
     return [collected.incidents[incident.incident_id] for incident in _last_words(collected)]
 
 
-def _incident(collected: Collected, words: list[Arrival], arrivals: dict[tuple[str, int, int], int]) -> dict[str, Any]:
-    first, last = words[0].record, words[-1].record
-    assert isinstance(first, Incident)
-    assert isinstance(last, Incident)
-    advice = next((w.record.advice for w in words if isinstance(w.record, Incident) and w.record.advice), "")
-    commands = [
-        said
-        for said in collected.commands.values()
-        if isinstance(said.record, Command) and said.record.cause.incident_id == last.incident_id
-    ]
+def _incident(
+    collected: Collected, words: list[Arrival[Incident]], arrivals: dict[tuple[str, int, int], int]
+) -> dict[str, Any]:
+    last = words[-1].record
+    advice = next((said.record.advice for said in words if said.record.advice), "")
+    commands = [said for said in collected.commands.values() if said.record.cause.incident_id == last.incident_id]
     own = [collected.findings[key] for name in last.findings if (key := f"{name}:open") in collected.findings]
     return {
         "id": last.incident_id,
@@ -316,76 +301,48 @@ def _incident(collected: Collected, words: list[Arrival], arrivals: dict[tuple[s
         "onset_ms": last.onset_ns / 1e6,
         "end_ms": last.event_time_ns / 1e6 if last.state == "resolved" else None,
         "explained": len(last.suppressed),
-        "known": _known(collected, last, words, own, commands, arrivals),
+        "known": _known(collected, words, own, commands, arrivals),
         "findings": [_finding(said) for said in own],
-        "commands": [_command(collected, said) for said in commands],
+        "commands": [_command(collected, said.record) for said in commands],
     }
 
 
 def _known(
     collected: Collected,
-    incident: Incident,
-    words: list[Arrival],
-    own: list[Arrival],
-    commands: list[Arrival],
+    words: list[Arrival[Incident]],
+    own: list[Arrival[Finding]],
+    commands: list[Arrival[Command]],
     arrivals: dict[tuple[str, int, int], int],
 ) -> list[dict[str, Any]]:
     """What was known when: for each thing its event time, and when the brokers had it."""
-    rows: list[dict[str, Any]] = [{"what": "it began", "event_ms": incident.onset_ns / 1e6, "arrived_ms": None}]
-    places = [
-        (item.topic, item.partition, item.offset)
-        for said in own
-        if isinstance(said.record, Finding)
-        for item in said.record.evidence
-    ]
+    onset_ns = words[-1].record.onset_ns
+    rows: list[dict[str, Any]] = [{"what": "it began", "event_ms": onset_ns / 1e6, "arrived_ms": None}]
+    places = [(item.topic, item.partition, item.offset) for said in own for item in said.record.evidence]
     known = sorted(arrivals[place] for place in places if arrivals.get(place))
     if known:
         rows.append({"what": "first raw record of it", "event_ms": None, "arrived_ms": known[0]})
-    for said in own:
-        finding = said.record
-        assert isinstance(finding, Finding)
-        rows.append(
-            {"what": f"finding {finding.kind}", "event_ms": finding.event_time_ns / 1e6, "arrived_ms": said.arrived_ms}
-        )
-    rows += [
-        {
-            "what": f"incident {said.record.state}",
-            "event_ms": said.record.event_time_ns / 1e6,
-            "arrived_ms": said.arrived_ms,
-        }
-        for said in words
-        if isinstance(said.record, Incident)
+    told: list[tuple[str, int, int | None]] = []
+    told += [(f"finding {said.record.kind}", said.record.event_time_ns, said.arrived_ms) for said in own]
+    told += [(f"incident {said.record.state}", said.record.event_time_ns, said.arrived_ms) for said in words]
+    told += [
+        (f"command {said.record.kind} ({said.record.mode})", said.record.decided_at_ns, said.arrived_ms)
+        for said in commands
     ]
-    for said in commands:
-        assert isinstance(said.record, Command)
-        rows.append(
-            {
-                "what": f"command {said.record.kind} ({said.record.mode})",
-                "event_ms": said.record.decided_at_ns / 1e6,
-                "arrived_ms": said.arrived_ms,
-            }
-        )
-    names = {said.record.command_id for said in commands if isinstance(said.record, Command)}
-    for said in collected.results:
-        result = said.record
-        if isinstance(result, ActionResult) and result.command_id in names:
-            rows.append(
-                {
-                    "what": f"result {result.outcome}",
-                    "event_ms": result.event_time_ns / 1e6,
-                    "arrived_ms": said.arrived_ms,
-                }
-            )
+    names = {said.record.command_id for said in commands}
+    told += [
+        (f"result {said.record.outcome}", said.record.event_time_ns, said.arrived_ms)
+        for said in collected.results
+        if said.record.command_id in names
+    ]
+    rows += [{"what": what, "event_ms": at_ns / 1e6, "arrived_ms": at_ms} for what, at_ns, at_ms in told]
     return sorted(rows, key=lambda row: row["event_ms"] or row["arrived_ms"])
 
 
-def _command(collected: Collected, said: Arrival) -> dict[str, Any]:
-    command = said.record
-    assert isinstance(command, Command)
+def _command(collected: Collected, command: Command) -> dict[str, Any]:
     results = [
         {"outcome": r.record.outcome, "reason": r.record.reason, "event_ms": r.record.event_time_ns / 1e6}
         for r in collected.results
-        if isinstance(r.record, ActionResult) and r.record.command_id == command.command_id
+        if r.record.command_id == command.command_id
     ]
     return {
         "id": command.command_id,
@@ -402,9 +359,8 @@ def _command(collected: Collected, said: Arrival) -> dict[str, Any]:
     }
 
 
-def _finding(said: Arrival) -> dict[str, Any]:
+def _finding(said: Arrival[Finding]) -> dict[str, Any]:
     finding = said.record
-    assert isinstance(finding, Finding)
     return {
         "id": finding.finding_id,
         "kind": finding.kind,
@@ -419,11 +375,8 @@ def _finding(said: Arrival) -> dict[str, Any]:
 
 
 def _finding_rows(collected: Collected) -> list[dict[str, Any]]:
-    rows = sorted(
-        collected.findings.values(),
-        key=lambda said: _SEVERITIES[said.record.severity] if isinstance(said.record, Finding) else 3,
-    )[:_MOST_FINDINGS]
-    return [_finding(said) for said in sorted(rows, key=lambda said: event_time_of(said.record) or 0)]
+    rows = sorted(collected.findings.values(), key=lambda said: _SEVERITIES[said.record.severity])[:_MOST_FINDINGS]
+    return [_finding(said) for said in sorted(rows, key=lambda said: said.record.event_time_ns)]
 
 
 def _silences(collected: Collected) -> dict[str, Any]:
