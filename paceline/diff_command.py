@@ -12,7 +12,7 @@ import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
-from paceline.replay_command import UsageError, loaded_policy, report_problems, usable_site
+from paceline.replay_command import UsageError, loaded_policy, report_problems, time_of, usable_site
 from paceline.replay_source import OUTPUTS, ReplaySpan, open_source
 from paceline.review.difference import compare
 from paceline.review.said import Said
@@ -88,7 +88,7 @@ def _both(
 
     def take(said: Said, outputs: list[Record]) -> None:
         for output in outputs:
-            if (_time_of(output) or 0) >= shown_from_ns:
+            if time_of(output) >= shown_from_ns:
                 said.take(output)
 
     for _, record, position in decoded(lines, problems):
@@ -101,14 +101,6 @@ def _both(
         take(said, pipeline.flush())
     would.policy = other
     return was, would
-
-
-def _time_of(record: Record) -> int | None:
-    for name in ("decided_at_ns", "event_time_ns"):
-        at_ns = getattr(record, name, None)
-        if isinstance(at_ns, int):
-            return at_ns
-    return None
 
 
 def _loaded(text: str, name: str, site_id: str | None) -> Said:

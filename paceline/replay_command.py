@@ -36,7 +36,15 @@ if TYPE_CHECKING:
     from schemas.base import Record
     from schemas.fleet import Policy
 
-__all__ = ["ReplayOptions", "UsageError", "loaded_policy", "replay_command", "report_problems", "usable_site"]
+__all__ = [
+    "ReplayOptions",
+    "UsageError",
+    "loaded_policy",
+    "replay_command",
+    "report_problems",
+    "time_of",
+    "usable_site",
+]
 
 
 class UsageError(Exception):
@@ -127,7 +135,7 @@ def _replay(options: ReplayOptions) -> int:
             lines = paced(lines, options.rate) if options.rate is not None else lines
             try:
                 for record in replay(lines, site_id, problems, policy, is_cut=options.is_compared):
-                    if _time_of(record) >= span.shown_from_ns:
+                    if time_of(record) >= span.shown_from_ns:
                         told.take(record)
                         if options.is_compared:
                             replayed.take(record)
@@ -205,7 +213,7 @@ def _noting(
                 # It is named where it is replayed.
                 pass
             else:
-                if line.topic not in OUTPUTS or span.shown_from_ns <= _time_of(record) < span.shown_to_ns:
+                if line.topic not in OUTPUTS or span.shown_from_ns <= time_of(record) < span.shown_to_ns:
                     recorded.take(record)
         yield line
 
@@ -226,7 +234,8 @@ def _compare(recorded: Said, replayed: Said, as_json: bool) -> int:
     return 1 if differs(differences) else 0
 
 
-def _time_of(record: Record) -> int:
+def time_of(record: Record) -> int:
+    """When a record happened, in nanoseconds since the epoch: of a command when it was decided; 0 where it says nothing."""
     return record.decided_at_ns if isinstance(record, Command) else (event_time_of(record) or 0)
 
 
