@@ -7,7 +7,6 @@ has no duration, size, members or bandwidth is left out and counted. Deliberatel
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from agents.decode.flight_recorder import LARGEST_DUMP_BYTES, dumps_in
 from agents.decode.flight_recorder_dump import Collective, Dump
 from agents.decode.kineto_collectives import read_collectives
 from agents.decode.record import Damaged, Record, UnknownFormat
+from paceline.profile_reading import rank_in_name
 from streams.profiles.bandwidth import bytes_of, operation_of
 from streams.profiles.communicators import Communicator, Share
 
 __all__ = ["CollectiveSource", "files_in", "read_sources"]
 
-_RANK_IN_NAME: Final = re.compile(r"rank[-_.=]?(\d{1,7})", re.IGNORECASE)
 _MOST_SHARES: Final = 4_000_000
 _DUMP_WORDS: Final = (b'"pg_config"', b'"pg_status"', b'"record_id"')
 _MESSAGES: Final = frozenset({"send", "recv"})
@@ -135,8 +134,7 @@ def _elements(sizes: tuple[tuple[int, ...], ...] | None) -> int | None:
 def _take_trace(source: CollectiveSource, path: Path) -> None:
     with path.open("rb") as stream:
         found = read_collectives(stream)
-    in_name = _RANK_IN_NAME.search(path.name)
-    rank = found.rank if found.rank is not None else int(in_name[1]) if in_name else None
+    rank = found.rank if found.rank is not None else rank_in_name(path)
     if rank is None:
         source.unreadable.append((path.name, "neither the trace nor its name says whose it is"))
         return

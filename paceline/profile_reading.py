@@ -21,7 +21,7 @@ from streams.profiles.ranks import RankComparison, compare_ranks
 from streams.profiles.roofline import WorkRegime, roof_of, work_regime
 from streams.profiles.verdict import Verdict, verdict
 
-__all__ = ["ProductRegime", "RankProfile", "UnreadableTraceError", "compare", "read_profile"]
+__all__ = ["ProductRegime", "RankProfile", "UnreadableTraceError", "compare", "rank_in_name", "read_profile"]
 
 _RANK_IN_NAME: Final = re.compile(r"rank[-_.=]?(\d{1,7})", re.IGNORECASE)
 _PRECISION_BY_DTYPE: Final = {
@@ -114,7 +114,7 @@ def read_profile(path: Path, gpu: str | None = None) -> RankProfile:
     assert record is not None, "a trace that was read to its end has a profile"
     steps = tuple(_figures(found) for found in step_records)
     part, products = _products(record, gpu)
-    rank = record["rank"] if record["rank"] is not None else _rank_in_name(path)
+    rank = record["rank"] if record["rank"] is not None else rank_in_name(path)
     return RankProfile(path, rank, malformed, tuple(step_records), record, steps, verdict(steps), products, part)
 
 
@@ -155,6 +155,7 @@ def _products(record: Mapping[str, Any], gpu: str | None) -> tuple[str | None, t
     return (part.model if part is not None else None), tuple(regimes)
 
 
-def _rank_in_name(path: Path) -> int | None:
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a trace's file name gives, the last one of several; None if it gives none."""
     found = _RANK_IN_NAME.findall(path.name)
     return int(found[-1]) if found else None

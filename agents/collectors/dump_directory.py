@@ -13,7 +13,6 @@ import glob
 import hashlib
 import logging
 import os
-import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from agents.collectors.base import CollectorError, Dump, Readings
 from agents.collectors.dump_end import encoding_of, is_whole
 from agents.decode.flight_recorder import dumps_in
 from agents.decode.flight_recorder_dump import Dump as DecodedDump
+from agents.decode.flight_recorder_dump import rank_in_name
 from agents.digest import collective_digest
 from agents.rank_places import RankPlace, place_of_file
 
@@ -43,8 +43,6 @@ _MOST_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 4096
 """Far above the ranks of a node over all its jobs; pipes beside the dumps are none."""
-
-_RANK = re.compile(r"(?:rank|dump)[_-]?(\d{1,7})(?:\.(?:json|pkl|pickle))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +210,7 @@ class DumpDirectoryCollector:
 
 def rank_of_dump(path: str) -> int | None:
     """The rank that a dump's name ends with, as `nccl_trace_rank_3` or `job_dump_3.json`; None if it has none."""
-    found = _RANK.search(os.path.basename(path))  # noqa: PTH119 - a name may end in a blank or a dot
-    return int(found[1]) if found else None
+    return rank_in_name(os.path.basename(path))  # noqa: PTH119 - a name may end in a blank or a dot
 
 
 def _state(path: str) -> _State | None:
