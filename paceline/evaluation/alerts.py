@@ -148,24 +148,11 @@ class Heard:
             step_at: (job id or null, event time) to the step that a job was in, for statements that name no step.
         """
         alerts = [self._alert(statement, step_at) for said in self._incidents.values() for statement in said]
-        for finding_id, (said_ns, finding) in self.findings.items():
-            if finding.kind in CLASSES_OF_JOB_FINDING or finding.kind in UNLOCALISED_KINDS:
-                alerts.append(
-                    Alert(
-                        finding_id,
-                        said_ns,
-                        finding.event_time_ns,
-                        finding.event_time_ns,
-                        finding.step if finding.step is not None else step_at(finding.job_id, finding.event_time_ns),
-                        finding.kind,
-                        CLASSES_OF_JOB_FINDING.get(finding.kind, ()),
-                        finding.subject,
-                        is_naming=False,
-                        is_warning=finding.severity != "info",
-                        closed_ns=self._cleared.get(finding_id),
-                        summary=finding.explanation,
-                    )
-                )
+        alerts += [
+            self._alert_of_finding(said_ns, finding, is_naming=False, step_at=step_at)
+            for said_ns, finding in self.findings.values()
+            if finding.kind in CLASSES_OF_JOB_FINDING or finding.kind in UNLOCALISED_KINDS
+        ]
         return tuple(sorted(alerts, key=lambda alert: (alert.said_ns, alert.alert_id, alert.event_ns)))
 
     def finding_alerts(self, step_at: Callable[[str | None, int], int | None]) -> tuple[Alert, ...]:
@@ -175,23 +162,29 @@ class Heard:
             step_at: as for `alerts`.
         """
         alerts = [
-            Alert(
-                finding_id,
-                said_ns,
-                finding.event_time_ns,
-                finding.event_time_ns,
-                finding.step if finding.step is not None else step_at(finding.job_id, finding.event_time_ns),
-                finding.kind,
-                CLASSES_OF_JOB_FINDING.get(finding.kind, ()),
-                finding.subject,
-                is_naming=finding.subject.level not in _NOBODY,
-                closed_ns=self._cleared.get(finding_id),
-                summary=finding.explanation,
-            )
-            for finding_id, (said_ns, finding) in self.findings.items()
+            self._alert_of_finding(said_ns, finding, is_naming=finding.subject.level not in _NOBODY, step_at=step_at)
+            for said_ns, finding in self.findings.values()
             if finding.severity != "info" and finding.kind not in _OF_RECORDS
         ]
         return tuple(sorted(alerts, key=lambda alert: (alert.said_ns, alert.alert_id)))
+
+    def _alert_of_finding(
+        self, said_ns: int, finding: Finding, *, is_naming: bool, step_at: Callable[[str | None, int], int | None]
+    ) -> Alert:
+        return Alert(
+            finding.finding_id,
+            said_ns,
+            finding.event_time_ns,
+            finding.event_time_ns,
+            finding.step if finding.step is not None else step_at(finding.job_id, finding.event_time_ns),
+            finding.kind,
+            CLASSES_OF_JOB_FINDING.get(finding.kind, ()),
+            finding.subject,
+            is_naming=is_naming,
+            is_warning=finding.severity != "info",
+            closed_ns=self._cleared.get(finding.finding_id),
+            summary=finding.explanation,
+        )
 
     def _alert(self, statement: _Statement, step_at: Callable[[str | None, int], int | None]) -> Alert:
         said_ns, event_ns = statement.first
