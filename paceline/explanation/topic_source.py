@@ -5,21 +5,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self
 
-import orjson
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from schemas.archive import ArchiveLine
-from schemas.codec import decode
+from schemas.codec import decode, decode_value
 from schemas.errors import SchemaError
-from schemas.findings import Finding
+from schemas.findings import Evidence, Finding
 from schemas.topics import topic_named, topic_of
+from streams.core.reference import take_reference
 from streams.core.roster import Roster
+from streams.recording.kafka_range import taken_of
+from streams.recording.taken import archive_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from confluent_kafka import Message
+    from schemas.archive import ArchiveLine
+    from streams.recording.taken import Taken
 
 __all__ = ["BrokersError", "TopicSource"]
 
@@ -70,12 +72,11 @@ class TopicSource:
         sought = finding_id.encode()
         topic = topic_of(Finding).name
         for partition in self._partitions(topic):
-            for message in self._between(topic, partition, 0, None):
-                value = message.value()
-                if value is None or sought not in value:
+            for taken in self._between(topic, partition, 0, None):
+                if taken.value is None or sought not in taken.value:
                     continue
                 try:
-                    record = decode(topic, value)
+                    record = decode(topic, taken.value)
                 except SchemaError:
                     continue
                 if isinstance(record, Finding) and record.finding_id == finding_id and record.state == "open":
@@ -83,16 +84,18 @@ class TopicSource:
         return None
 
     def roster(self) -> Roster:
-        """What is registered now."""
+        """What is registered now, as far as workers take it."""
         roster = Roster()
         for family in _REFERENCE:
             topic = topic_named(family).name
             for partition in self._partitions(topic):
-                for message in self._between(topic, partition, 0, None):
-                    value = message.value()
+                for taken in self._between(topic, partition, 0, None):
+                    line = archive_line(taken)
+                    place = Evidence(topic=topic, partition=partition, offset=taken.offset)
                     try:
-                        roster.take(decode(topic, value or b""))
-                    except SchemaError:
+                        record = decode_value(topic, line.value)
+                        take_reference(roster, record, taken.key, line.headers.get("schema"), place)
+                    except (SchemaError, ValueError):
                         continue
         return roster
 
@@ -108,28 +111,14 @@ class TopicSource:
         """
         if partition not in self._partitions(topic):
             return
-        for message in self._between(topic, partition, max(0, offset - before), offset + after):
-            try:
-                value = orjson.loads(message.value() or b"")
-            except orjson.JSONDecodeError:
-                continue
-            place = message.offset()
-            assert place is not None
-            key = message.key()
-            yield ArchiveLine(
-                topic,
-                partition,
-                place,
-                message.timestamp()[1],
-                key.decode(errors="replace") if key is not None else None,
-                value,
-            )
+        for taken in self._between(topic, partition, max(0, offset - before), offset + after):
+            yield archive_line(taken)
 
     def _partitions(self, topic: str) -> list[int]:
         known = self._topics.get(topic)
         return sorted(known.partitions) if known is not None else []
 
-    def _between(self, topic: str, partition: int, first: int, end: int | None) -> Iterator[Message]:
+    def _between(self, topic: str, partition: int, first: int, end: int | None) -> Iterator[Taken]:
         place = TopicPartition(topic, partition)
         try:
             low, high = self._consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
@@ -155,7 +144,7 @@ class TopicSource:
                 offset = message.offset()
                 if offset is None or offset >= end:
                     return
-                yield message
+                yield taken_of(message, (topic, partition), offset)
             # Compaction and transactions leave gaps: the position tells the end, not a count.
             position = self._consumer.position([place])[0].offset
             if position >= end:

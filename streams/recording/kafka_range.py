@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from streams.recording.bounds import Bound
 
-__all__ = ["KafkaRange", "RangeError", "Span"]
+__all__ = ["KafkaRange", "RangeError", "Span", "taken_of"]
 
 _TIMEOUT_S = 20.0
 _MOST_HELD = 4_000
@@ -165,7 +165,7 @@ class KafkaRange:
             self.gaps.append((place, expected[place], last - 1))
         expected[place] = offset + 1
         if end is None or offset < end:
-            merge.add(_taken(message, place, offset))
+            merge.add(taken_of(message, place, offset))
         self._close_at(place, offset + 1, open_places, merge)
 
     def _close_at(self, place: Place, reached: int, open_places: set[Place], merge: ArrivalMerge) -> None:
@@ -267,7 +267,8 @@ class KafkaRange:
         self.close()
 
 
-def _taken(message: Message, place: Place, offset: int) -> Taken:
+def taken_of(message: Message, place: Place, offset: int) -> Taken:
+    """A message of the client with its bytes, at the place that was read from it."""
     headers = tuple((str(pair[0]), _bytes(pair[1])) for pair in message.headers() or ())
     return Taken(
         place[0], place[1], offset, message.timestamp()[1], _bytes(message.key()), _bytes(message.value()), headers
