@@ -21,7 +21,7 @@ from paceline.progress_bar import ProgressBar
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import BlockWriter, NotAnArchiveError, is_recorded, marks_of
-from schemas.topics import TOPICS
+from schemas.topics import REFERENCE_FAMILIES, TOPICS
 from streams.recording.bounds import Bound, BoundError, parse_bound, parse_span_s
 from streams.recording.kafka_range import KafkaRange, RangeError
 from streams.recording.recorder import Recorder, positions_of, summed_up
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordOptions", "archive_command", "record_command"]
 
-_REFERENCE = ("policy", "nodes", "jobs")
 _DECISIONS = ("findings", "approvals", "decisions", "incidents", "actions", "action-results")
 
 
@@ -198,7 +197,7 @@ def _begun(output: Path) -> ArchiveMarks:
 def _topics(options: RecordOptions, start: Bound) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Full names of the topics that are read whole, and of the others; those that an offset names are not read whole."""
     named = {topic for topic, _ in start.offsets}
-    whole = set(_REFERENCE) | (set(_DECISIONS) if options.has_journal else set())
+    whole = REFERENCE_FAMILIES | (set(_DECISIONS) if options.has_journal else set())
     return (
         tuple(topic.name for topic in TOPICS if topic.family in whole and topic.name not in named),
         tuple(topic.name for topic in TOPICS if topic.family not in whole or topic.name in named),

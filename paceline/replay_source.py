@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import NotAnArchiveError, is_recorded, marks_of
-from schemas.topics import TOPICS, topic_named
+from schemas.topics import REFERENCE_FAMILIES, TOPICS, topic_named
 from streams.recording.bounds import Bound, BoundError, parse_bound, parse_span_s
 from streams.recording.kafka_range import KafkaRange
 from streams.recording.taken import archive_line
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveSource", "KafkaSource", "ReplaySpan", "open_source", "paced"]
 
 _SCHEME = "kafka://"
-_REFERENCE = frozenset(topic.name for topic in TOPICS if topic.family in {"policy", "nodes", "jobs"})
+_REFERENCE = frozenset(topic.name for topic in TOPICS if topic.family in REFERENCE_FAMILIES)
 INPUTS = frozenset(topic.name for topic in TOPICS if topic.role in {"telemetry", "jobs"}) | _REFERENCE
 OUTPUTS = frozenset(topic.name for topic in TOPICS if topic.family in {"findings", "incidents", "actions"})
 _SAID = OUTPUTS | {topic_named(family).name for family in ("action-results", "step-results")}

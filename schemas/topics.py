@@ -21,7 +21,17 @@ from schemas.steps import CollectiveDigest, RankProgress, StepTiming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEAD_LETTER", "LATE", "SNAPSHOT_CHANGELOGS", "TOPICS", "Topic", "app_id", "topic_named", "topic_of"]
+__all__ = [
+    "DEAD_LETTER",
+    "LATE",
+    "REFERENCE_FAMILIES",
+    "SNAPSHOT_CHANGELOGS",
+    "TOPICS",
+    "Topic",
+    "app_id",
+    "topic_named",
+    "topic_of",
+]
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -112,6 +122,9 @@ def app_id(role: str) -> str:
 
 SNAPSHOT_CHANGELOGS = tuple(f"{app_id(role)}-snapshots-changelog" for role in ("telemetry", "jobs", "decisions"))
 """Compacted topics of the workers' state, partitioned like what each role reads."""
+
+REFERENCE_FAMILIES = frozenset({"jobs", "nodes", "policy"})
+"""Families by which all others are judged: small, and read from their first record on."""
 
 DEAD_LETTER = _BY_FAMILY["dead-letter"]
 LATE = _BY_FAMILY["late"]

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from schemas.codec import decode, decode_value
 from schemas.errors import SchemaError
 from schemas.findings import Evidence, Finding
-from schemas.topics import topic_named, topic_of
+from schemas.topics import REFERENCE_FAMILIES, topic_named, topic_of
 from streams.core.reference import take_reference
 from streams.core.roster import Roster
 from streams.recording.kafka_range import taken_of
@@ -33,8 +33,6 @@ _PATIENCE_S = 30.0
 
 _MOST = 200_000
 """Messages read around a place, at most."""
-
-_REFERENCE = ("jobs", "nodes", "policy")
 
 
 class BrokersError(Exception):
@@ -86,7 +84,7 @@ class TopicSource:
     def roster(self) -> Roster:
         """What is registered now, as far as workers take it."""
         roster = Roster()
-        for family in _REFERENCE:
+        for family in sorted(REFERENCE_FAMILIES):
             topic = topic_named(family).name
             for partition in self._partitions(topic):
                 for taken in self._between(topic, partition, 0, None):

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
-from schemas.topics import TOPICS
+from schemas.topics import REFERENCE_FAMILIES, TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +22,9 @@ __all__ = ["ArrivalMerge", "Place"]
 Place = tuple[str, int]
 """Topic and partition."""
 
-_REFERENCE = ("policy", "nodes", "jobs")
-_RANK = {topic.name: (-1 if topic.family in _REFERENCE else number, number) for number, topic in enumerate(TOPICS)}
+_RANK = {
+    topic.name: (-1 if topic.family in REFERENCE_FAMILIES else number, number) for number, topic in enumerate(TOPICS)
+}
 """What shares a millisecond: reference records first, since the others are judged by them; then the table's order."""
 
 

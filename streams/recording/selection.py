@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from schemas.topics import topic_named
+from schemas.topics import REFERENCE_FAMILIES, topic_named
 
 if TYPE_CHECKING:
     from streams.recording.taken import Taken
 
 __all__ = ["Selection"]
 
-_WHOLE = {"jobs", "nodes", "policy"}
 _BY_NODE = {"gpu-frames", "fabric-frames", "kernel-events", "node-status"}
 _BY_JOB = {"step-timings", "collective-digests", "step-results", "job-performance"}
 _BY_COMMAND = {"approvals", "action-results"}
@@ -50,7 +49,7 @@ class Selection:
             value = None
         if family in _NEVER:
             return False
-        if family in _WHOLE:
+        if family in REFERENCE_FAMILIES:
             self.learn(value)
             return True
         if not isinstance(value, dict):
