@@ -26,14 +26,13 @@ from agents.actuators.limits import LocalLimits
 from agents.actuators.memory import ActuatorMemory
 from agents.actuators.scontrol import Scontrol
 from agents.actuators.slurm import SlurmHands
-from deploy.brokers.embedded import touch_topic
+from deploy.topics import apply_topics
 from schemas.codec import decode, message
 from schemas.events import NodeStatus
 from schemas.findings import Evidence
 from schemas.key_files import make_private_key, store_keyring
 from schemas.keyring import Keyring
 from schemas.remediation import ActionResult, Command, Target
-from schemas.topics import TOPICS
 from streams.faust_roles.command_signer import CommandSigner
 
 if TYPE_CHECKING:
@@ -222,13 +221,20 @@ def test_what_slurm_does_not_know_is_told_as_failed(rig: Rig) -> None:
     assert "not found" in rig.results()[0].reason
 
 
-def test_a_controller_that_comes_back_in_time_is_waited_for(rig: Rig, slurm: SlurmCluster) -> None:
+def test_a_controller_that_comes_back_in_time_is_waited_for(
+    rig: Rig, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.end("slurmctld")
+    # A program asks a controller that is away once a second for this long; it comes back to the usual ten seconds.
+    hasty = slurm.home / "hasty.conf"
+    hasty.write_text((slurm.home / "slurm.conf").read_text() + "MessageTimeout=2\n")
+    monkeypatch.setitem(slurm.environment, "SLURM_CONF", str(hasty))
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == 2:
+            monkeypatch.undo()
             slurm.start_controller()
 
     rig.actuator._wait_s = wait
@@ -238,16 +244,10 @@ def test_a_controller_that_comes_back_in_time_is_waited_for(rig: Rig, slurm: Slu
 
 
 @pytest.fixture(scope="module")
-def servers(own_kafka: Broker, run_paceline: Callable[..., subprocess.CompletedProcess[str]]) -> str:
+def servers(own_kafka: Broker) -> str:
     """Brokers with all topics."""
-    servers = own_kafka.bootstrap_servers
-    if own_kafka.has_admin:
-        options = ["--bootstrap", servers, "--partitions", "4", "--replication", "1"]
-        assert run_paceline("topics", "apply", *options).returncode == 0
-    else:
-        for topic in TOPICS:
-            touch_topic(servers, topic.name)
-    return servers
+    apply_topics(own_kafka.bootstrap_servers, 4, 1, has_admin=own_kafka.has_admin)
+    return own_kafka.bootstrap_servers
 
 
 @pytest.mark.needs_broker
