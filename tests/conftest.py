@@ -42,7 +42,7 @@ EXPECTED_SKIPS = (
     "needs_chromium",
     "reference_data",
 )
-SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "needs_slurm", "other")
+SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "needs_slurm", "needs_program", "other")
 DOCKER_IMAGE = "confluentinc/cp-kafka:7.9.0"
 DOCKER_START_S = 120
 BROKER_KINDS = ("docker", "apache", "embedded")

@@ -142,7 +142,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for fault in hangs:
             wait_for(folder, fault, "dumped", RANKS - (fault == "stopped"))
         if not (folder / "healthy" / "own").exists():
-            pytest.skip("this build of PyTorch has no recorder for Gloo: there is nothing to judge")
+            pytest.skip("needs_torch: this build of PyTorch has no recorder for Gloo: there is nothing to judge")
         yield folder
     finally:
         os.killpg(process.pid, signal.SIGKILL)

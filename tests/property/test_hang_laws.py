@@ -163,7 +163,7 @@ def test_the_naive_rules_fail_where_they_are_known_to() -> None:
 def test_real_hangs_are_named_exactly(name: str, culprits: tuple[int, ...]) -> None:
     directory = REAL_DUMPS / name
     if not directory.is_dir():
-        pytest.skip("reference data: the recorded hangs are not on this machine")
+        pytest.skip(f"reference data absent: {directory}")
     records, unreadable = digests_of_directory(directory)
     assert unreadable == ()
     verdict = judge(records)

@@ -55,7 +55,7 @@ def unit() -> dict[str, list[str]]:
 def verified(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     command = shutil.which("systemd-analyze")
     if command is None:
-        pytest.skip("needs systemd-analyze, which is not on the PATH")
+        pytest.skip("needs_program: no systemd-analyze on the PATH (Debian: apt-get install systemd)")
     path = tmp_path / UNIT.name
     path.write_text(text.replace("/opt/paceline/bin/paceline", sys.executable))
     return subprocess.run([command, "verify", str(path)], capture_output=True, text=True, timeout=60, check=False)

@@ -41,7 +41,7 @@ def loaded(path: Path) -> Any:
 def promtool(*arguments: str) -> None:
     command = shutil.which("promtool")
     if command is None:
-        pytest.skip("needs_promtool: no promtool on the PATH (Debian: apt-get install prometheus)")
+        pytest.skip("needs_program: no promtool on the PATH (Debian: apt-get install prometheus)")
     done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

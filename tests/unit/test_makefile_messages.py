@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MAKE = shutil.which("make")
 REAL_PYTHON = Path(sys.executable)
 
-pytestmark = pytest.mark.skipif(MAKE is None, reason="needs make")
+pytestmark = pytest.mark.skipif(
+    MAKE is None, reason="needs_program: no make on the PATH (Debian: apt-get install make)"
+)
 
 
 @pytest.fixture
