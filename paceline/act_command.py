@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from paceline.brokers_option import Bootstrap
 from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ __all__ = ["act_app"]
 
 act_app = typer.Typer(help="Carry out signed commands, each at most once.", no_args_is_help=True)
 
-_Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
-]
 _Site = Annotated[str, typer.Option(help="The site whose commands are taken.", envvar="PACELINE_SITE")]
 _Ring = Annotated[Path, typer.Option(help="The ring of trusted keys: paceline keys.", envvar="PACELINE_KEYRING")]
 _State = Annotated[
@@ -37,7 +35,7 @@ _Announce = Annotated[bool, typer.Option(hidden=True)]
 def dry_run(
     keyring: _Ring,
     state_dir: _State,
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: _Site = "default",
     actuator_id: _Id = "dry-run",
     announce: _Announce = False,
@@ -57,7 +55,7 @@ def dry_run(
 def slurm(
     keyring: _Ring,
     state_dir: _State,
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: _Site = "default",
     actuator_id: _Id = "slurm",
     costly_per_hour: _PerHour = 4,
@@ -86,7 +84,7 @@ def webhook(
     state_dir: _State,
     url: Annotated[str, typer.Option(help="The receiver: https, or http on this machine.")],
     secret_file: Annotated[Path, typer.Option(help="Holds what requests are signed with; whsec_... or any text.")],
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: _Site = "default",
     actuator_id: _Id = "webhook",
     costly_per_hour: _PerHour = 4,

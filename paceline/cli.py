@@ -14,6 +14,7 @@ import typer
 
 from paceline.act_command import act_app
 from paceline.broker_commands import broker_app
+from paceline.brokers_option import Bootstrap
 from paceline.diagnose_commands import diagnose_app
 from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
@@ -65,9 +66,7 @@ def demo(
 @app.command()
 def worker(
     role: Annotated[str, typer.Option(help="telemetry, jobs, decisions or all.")] = "all",
-    bootstrap: Annotated[
-        str, typer.Option(help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
-    ] = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: Annotated[str, typer.Option(help="The site whose records are read.", envvar="PACELINE_SITE")] = "default",
     instance_id: Annotated[Optional[str], typer.Option(help="Static group membership.")] = None,  # noqa: UP045
     metrics_port: Annotated[Optional[int], typer.Option(help="Serve Prometheus metrics; 0 takes a free port.")] = None,  # noqa: UP045

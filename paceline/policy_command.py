@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.brokers_option import Bootstrap
 from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -24,16 +25,13 @@ __all__ = ["policy_app"]
 
 policy_app = typer.Typer(help="A site's policy on its topic.", no_args_is_help=True)
 
-_Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
-]
 _Site = Annotated[str, typer.Option(help="The site, where the file names none.", envvar="PACELINE_SITE")]
 _File = Annotated[Path, typer.Argument(help="TOML file: docs/policy.md.")]
 _DAY_S = 24 * 3600.0
 
 
 @policy_app.command("put")
-def put(file: _File, bootstrap: _Bootstrap = "localhost:9092", site: _Site = "default") -> None:
+def put(file: _File, bootstrap: Bootstrap = "localhost:9092", site: _Site = "default") -> None:
     """Publish a policy once; it is in force from now unless the file says from when."""
     policy, trouble = _read(file, site)
     if policy is None:
@@ -50,7 +48,7 @@ def put(file: _File, bootstrap: _Bootstrap = "localhost:9092", site: _Site = "de
 @policy_app.command("keep")
 def keep(
     file: _File,
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: _Site = "default",
     every: Annotated[float, typer.Option(min=1, max=30, help="Seconds between heartbeats.")] = 10.0,
 ) -> None:

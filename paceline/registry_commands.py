@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paceline.brokers_option import Bootstrap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,15 +21,11 @@ jobs_app = typer.Typer(help="Register jobs that run without the trainer hook.", 
 nodes_app = typer.Typer(help="Register where nodes stand.", no_args_is_help=True)
 topics_app = typer.Typer(help="The pipeline's topics.", no_args_is_help=True)
 
-_Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
-]
-
 
 @jobs_app.command("put")
 def put(
     file: Annotated[Path, typer.Argument(help="TOML description: docs/job-file.md.")],
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
 ) -> None:
     """Publish a job and the devices of its ranks."""
     from agents.importers.job_file import JobFileError, load_job_file
@@ -43,7 +41,7 @@ def put(
 @nodes_app.command("import")
 def import_nodes(
     file: Annotated[Path, typer.Argument(help="CSV, or Slurm's topology.conf.")],
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
 ) -> None:
     """Publish where nodes stand: rack, leaf, rail, zone."""
     from agents.importers.places import PlacesError, load_places
@@ -58,7 +56,7 @@ def import_nodes(
 
 @topics_app.command("apply")
 def apply(
-    bootstrap: _Bootstrap = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     partitions: Annotated[int, typer.Option(help="Partition count of every topic; for ever.")] = 24,
     replication: Annotated[int, typer.Option(help="Replication factor.")] = 3,
 ) -> None:
@@ -76,7 +74,7 @@ def apply(
 
 
 @topics_app.command("check")
-def check(bootstrap: _Bootstrap = "localhost:9092") -> None:
+def check(bootstrap: Bootstrap = "localhost:9092") -> None:
     """Say how the broker's topics differ from the table; status 1 when they do."""
     from deploy.topics import TopicSetupError, check_topics
 

@@ -10,14 +10,14 @@ from typing import Annotated, Optional
 
 import typer
 
+from paceline.brokers_option import Bootstrap
+
 __all__ = ["archive", "diff", "record", "replay", "report"]
 
 
 def record(
     output: Annotated[Path, typer.Option("--output", "-o", help="Archive to write, .jsonl.zst.")],
-    bootstrap: Annotated[
-        str, typer.Option(help="host:port of the brokers.", envvar="PACELINE_BOOTSTRAP_SERVERS")
-    ] = "localhost:9092",
+    bootstrap: Bootstrap = "localhost:9092",
     site: Annotated[str, typer.Option(help="The site that is recorded.", envvar="PACELINE_SITE")] = "default",
     start: Annotated[
         str, typer.Option("--from", help="earliest, a time, -15m, or offsets: gpu-frames/0:1200,...")
