@@ -15,6 +15,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Self
 
+from free_ports import free_ports
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -165,7 +167,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def _write(self) -> None:
-        ports = _free_ports(1 + len(self.nodes))
+        ports = free_ports(1 + len(self.nodes))
         text = CONFIGURATION.format(host=socket.gethostname(), ports=ports, home=self.home, user=getpass.getuser())
         for index, node in enumerate(self.nodes):
             text += (
@@ -198,15 +200,3 @@ class SlurmCluster:
 
     def _log(self, name: str) -> str:
         return (self.home / f"{name}.out").read_text(errors="replace")[-2000:]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

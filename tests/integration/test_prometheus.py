@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from free_ports import free_ports
 
 from deploy.topics import apply_topics
 from paceline.processes import Children
@@ -57,17 +57,6 @@ kind = "xid79"
 job = "finetune-8b"
 onset = 0.30
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
 
 
 def command_of(service: str, **options: str) -> list[str]:
@@ -121,7 +110,7 @@ class Watched:
 def watched(own_kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     binary = shutil.which("prometheus")
     if binary is None:
-        pytest.skip("needs_promtool: no prometheus on the PATH (Debian: apt-get install prometheus)")
+        pytest.skip("needs_program: no prometheus on the PATH (Debian: apt-get install prometheus)")
     folder = tmp_path_factory.mktemp("prometheus")
     servers = own_kafka.bootstrap_servers
     apply_topics(servers, 4, 1, has_admin=own_kafka.has_admin)
