@@ -96,10 +96,14 @@ def test_a_restart_at_any_place_changes_nothing(stream: Stream, seed: int, split
     assert_engine_restart_changes_nothing(lambda: JobsEngine(SITE, 0, ROSTER), heard, arriving, split)
 
 
-def suspicions(stream: Stream) -> list[bytes]:
+def findings(stream: Stream) -> list[Finding]:
     engine = JobsEngine(SITE, 0, ROSTER)
-    found = [record for item in stream for record in engine.on_record(*item)] + engine.flush()
-    return sorted(encode(f) for f in found if isinstance(f, Finding) and f.kind == "hang_suspected")
+    said = [record for item in stream for record in engine.on_record(*item)] + engine.flush()
+    return [record for record in said if isinstance(record, Finding)]
+
+
+def suspicions(stream: Stream) -> list[bytes]:
+    return sorted(encode(finding) for finding in findings(stream) if finding.kind == "hang_suspected")
 
 
 @LAW
@@ -109,9 +113,7 @@ def test_order_and_repeats_within_the_lateness_change_no_suspicion(stream: Strea
 
 
 def verdicts(stream: Stream) -> list[bytes]:
-    engine = JobsEngine(SITE, 0, ROSTER)
-    found = [record for item in stream for record in engine.on_record(*item)] + engine.flush()
-    return sorted(encode(f) for f in found if isinstance(f, Finding) and f.rule == "hang")
+    return sorted(encode(finding) for finding in findings(stream) if finding.rule == "hang")
 
 
 @LAW
