@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ def new(
 @keys_app.command("list")
 def show(ring: _Ring, json: Annotated[bool, typer.Option("--json", help="NDJSON.")] = False) -> None:
     """All keys of a ring, and which of them are valid now."""
+    import orjson
+
     from schemas.key_files import KeyFileError, load_keyring
 
     now_ns = time.time_ns()
