@@ -48,7 +48,7 @@ def history_around(lines: Iterable[ArchiveLine | BadLine], finding: Finding, ros
     limits = thresholds_for(StragglerThresholds(), roster.policy, "straggler")
     told = finding.values.get("noise_scale")
     noise_scale = float(told) if isinstance(told, int | float) else limits.min_scale
-    limit = max(float(np.log1p(limits.floor)), limits.scales * noise_scale)
+    limit = limits.limit(noise_scale)
     join = StepJoin()
     for _, record, position in decoded(lines, Problems()):
         if isinstance(record, StepTiming) and (record.job_id, record.epoch) == its and record.step <= finding.step:

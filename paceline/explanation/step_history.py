@@ -57,7 +57,6 @@ class StepHistory:
     """Steps of one epoch of one job, in step order."""
 
     kept: deque[KeptStep] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    recorded: int = 0
     limits: StragglerThresholds = field(default_factory=StragglerThresholds)
     _charts: PaceCharts = field(default_factory=lambda: PaceCharts.empty(np.array([], dtype=np.int64)))
 
@@ -90,8 +89,7 @@ class StepHistory:
         at = np.searchsorted(charts.rank, step.rank)
         log_ratio = log_ratio_to_peers(step.own_us / work, work_peers(step, roster))
         noise_scale = charts.fold(at, log_ratio, limits)
-        limit = max(float(np.log1p(limits.floor)), limits.scales * noise_scale)
-        self.recorded += 1
+        limit = limits.limit(noise_scale)
         self.kept.append(KeptStep(step, result, work, log_ratio, charts.mean[at].copy(), noise_scale, limit))
 
     def changes(self) -> dict[int, float]:

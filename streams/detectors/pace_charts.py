@@ -65,6 +65,10 @@ class StragglerThresholds:
     burst_quiet_steps: int = 60
     gather_steps: int = 3
 
+    def limit(self, noise_scale: float) -> float:
+        """What a rank's score (natural logarithm) must be above in a slow step: the floor and the noise."""
+        return max(float(np.log1p(self.floor)), self.scales * noise_scale)
+
 
 @dataclass(slots=True)
 class PaceCharts:
@@ -139,7 +143,7 @@ class PaceCharts:
     def is_hit(log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds) -> NDArray[np.bool_]:
         """Ranks that were slow in a step: above the floor and the noise."""
         with np.errstate(invalid="ignore"):
-            hit: NDArray[np.bool_] = log_ratio > max(np.log1p(limits.floor), limits.scales * scale)
+            hit: NDArray[np.bool_] = log_ratio > limits.limit(scale)
         return hit
 
     def suspects(
