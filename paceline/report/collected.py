@@ -20,6 +20,7 @@ from schemas.remediation import ActionResult, Command, Incident
 from schemas.results import StepResult
 from schemas.steps import StepTiming
 from streams.core.position import event_time_of
+from streams.core.step_join import fill_own
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +38,8 @@ _REGULAR = frozenset({"gpu-frames", "fabric-frames", "node-status"})
 
 _SLOW = 1.05
 """A rank is counted as slow from here on: above the noise of healthy ranks, below what rules speak of by themselves."""
+
+_OWN_PARTS = ("own_us", "compute_us", "forward_us", "backward_us", "host_us", "data_us")
 
 _OPEN_STEPS = 32
 _MOST_SILENCES = 500
@@ -256,18 +259,10 @@ class Collected:
         self.pause_per_s.add(self.pause_per_s.rows_of(keys), frame.event_time_ns, rates)
 
     def _step(self, timing: StepTiming) -> None:
-        own = _column(timing.own_us, len(timing.rank))
-        if np.isnan(own).all():
-            compute = _column(timing.compute_us, len(own))
-            if np.isnan(compute).all():
-                compute = _column(timing.forward_us, len(own)) + _column(timing.backward_us, len(own))
-            own = (
-                compute
-                + np.nan_to_num(_column(timing.host_us, len(own)))
-                + np.nan_to_num(_column(timing.data_us, len(own)))
-            )
+        columns = {name: _column(getattr(timing, name), len(timing.rank)) for name in _OWN_PARTS}
+        fill_own(columns)
         key = (timing.job_id, timing.epoch, timing.step)
-        share = (np.array(timing.rank, dtype=np.int64), own, timing.event_time_ns)
+        share = (np.array(timing.rank, dtype=np.int64), columns["own_us"], timing.event_time_ns)
         if timing.phase == "train":
             self._open.setdefault(key, []).append(share)
         if len(self._open) > _OPEN_STEPS:

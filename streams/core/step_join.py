@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from schemas.steps import StepTiming
 
-__all__ = ["STEP_COLUMNS", "ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "instances"]
+__all__ = ["STEP_COLUMNS", "ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "fill_own", "instances"]
 
 STEP_COLUMNS = (
     "step_us",
@@ -253,7 +253,7 @@ class StepJoin:
             nodes = tuple(map(nodes.__getitem__, first.tolist()))
         columns = {name: column[first] for name, column in _columns(timings).items()}
         collectives = self._collectives.of(timings, first)
-        _fill_own(columns)
+        fill_own(columns)
         fill_wait(columns, collectives)
         phases = {t.phase for t in timings} - {"train"}
         return ClosedStep(
@@ -340,7 +340,8 @@ def _column(timings: Sequence[StepTiming], columns: Sequence[tuple[int | None, .
     )
 
 
-def _fill_own(columns: dict[str, NDArray[np.float64]]) -> None:
+def fill_own(columns: dict[str, NDArray[np.float64]]) -> None:
+    """Where ranks do not say their own time, put the sum of its parts in its place; NaN is unknown, all in microseconds."""
     own = columns["own_us"]
     unknown = np.isnan(own)
     if not unknown.any():
