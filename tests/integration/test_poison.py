@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from factories import finding
 from poison_records import KINDS, Poison, poisons, reference_poisons
+from reference_records import is_reference
 from worker_processes import ROLES, WorkerProcesses
 
 from agents.simulation import deliver, load_scenario, simulate
 from deploy.topics import apply_topics
 from schemas.codec import decode, message
 from schemas.findings import Finding, ProgressMark, Subject
-from schemas.fleet import Job, Node, Policy, RankPlacement
+from schemas.fleet import Policy
 from schemas.results import StepResult
 from schemas.steps import CollectiveDigest
 from schemas.topics import DEAD_LETTER, topic_named
@@ -53,10 +54,6 @@ class PoisonedRun:
     starts: dict[str, int]
     statuses: dict[str, int]
     said: dict[str, str]
-
-
-def is_reference(record: Record) -> bool:
-    return isinstance(record, Job | RankPlacement | Node | Policy)
 
 
 def to_damage(good: list[Record], now_ns: int) -> list[Record]:

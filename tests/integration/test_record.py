@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
+from reference_records import is_reference
 from worker_processes import ROLES, WorkerProcesses
 
 from agents.simulation import deliver, load_scenario, simulate
@@ -24,7 +25,7 @@ from agents.simulation.player import play
 from deploy.topics import apply_topics
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import marks_of
-from schemas.fleet import Job, Node, Policy, RankPlacement
+from schemas.fleet import Policy
 from schemas.topics import topic_named
 from streams.faust_roles.app import INPUTS
 
@@ -41,10 +42,6 @@ OUTPUTS = tuple(topic_named(family).name for family in ("decisions", "incidents"
 
 RATE = 3.0
 """Seconds of the fleet a second. It begins 50 s ago and is over in 20 s, so that no record is ahead of the brokers' clock."""
-
-
-def is_reference(record: Record) -> bool:
-    return isinstance(record, Job | RankPlacement | Node | Policy)
 
 
 class Published:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from reference_records import is_reference
 from worker_processes import ROLES, WorkerProcesses
 
 from agents.simulation import deliver, load_scenario, simulate
 from deploy.topics import apply_topics
-from schemas.fleet import Job, Node, Policy, RankPlacement
+from schemas.fleet import Policy
 from schemas.topics import topic_named
 from streams.faust_roles.app import INPUTS
 
@@ -45,10 +46,6 @@ class Recording:
 
     def values(self, *topics: str) -> list[bytes]:
         return [found.value() or b"" for found in self.messages if found.topic() in topics]
-
-
-def is_reference(record: Record) -> bool:
-    return isinstance(record, Job | RankPlacement | Node | Policy)
 
 
 def policy(price: float) -> Policy:
