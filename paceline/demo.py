@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +258,7 @@ def _play(
     begun = time.monotonic()
     fleet.start()
     try:
-        with OutputListener(bootstrap_servers) as listener:
+        with closing(OutputListener(bootstrap_servers)) as listener:
             marks: dict[str, int] = {}
             end_ns = start_ns + int(scenario.duration_s * 1e9)
             while not _is_over(fleet, begun, scenario.duration_s, marks, end_ns):

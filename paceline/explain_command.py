@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,7 @@ def _from_topics(finding_id: str, bootstrap: str, price: float | None, policy_fi
 
     policy = _policy(policy_file)
     try:
-        with TopicSource(bootstrap) as source:
+        with closing(TopicSource(bootstrap)) as source:
             finding = source.finding(finding_id)
             if finding is None:
                 raise _UnusableError(f"{bootstrap}: no finding {finding_id} in the topic of findings")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -11,8 +11,6 @@ from schemas.errors import SchemaError
 from schemas.topics import topic_named
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from schemas.base import Record
 
 __all__ = ["OUTPUT_FAMILIES", "OutputListener"]
@@ -61,11 +59,3 @@ class OutputListener:
     def close(self) -> None:
         """Let go of the connections."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

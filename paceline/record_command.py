@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def _record(output: Path, servers: str, options: RecordOptions, duration_s: floa
     whole, rest = _topics(options, start)
     stopped = stop_on_signals()
     positions = positions_of(known.blocks) if known is not None else {}
-    with KafkaRange(servers, rest, whole, start, end, positions) as source:
+    with closing(KafkaRange(servers, rest, whole, start, end, positions)) as source:
         head = {
             "site_id": options.site_id,
             "asked": asdict(options),

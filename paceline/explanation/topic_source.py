@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -18,7 +18,6 @@ from streams.recording.taken import archive_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from schemas.archive import ArchiveLine
     from streams.recording.taken import Taken
@@ -151,11 +150,3 @@ class TopicSource:
     def close(self) -> None:
         """Let go of the connections."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

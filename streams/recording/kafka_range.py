@@ -8,7 +8,7 @@ silence. Held in memory are at most a few thousand messages a partition. Deliber
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -17,7 +17,6 @@ from streams.recording.taken import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
     from confluent_kafka import Message
 
@@ -257,14 +256,6 @@ class KafkaRange:
     def close(self) -> None:
         """Leave the brokers."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def taken_of(message: Message, place: Place, offset: int) -> Taken:

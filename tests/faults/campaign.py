@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -246,7 +247,7 @@ def _hear_all(bootstrap: str, workers: Workers, plan: Plan) -> tuple[Heard, int]
     """Everything on the output topics, once nothing more has come for a while."""
     heard, repeated = Heard(), 0
     deadline = time.monotonic() + 180.0
-    with OutputListener(bootstrap) as listener:
+    with closing(OutputListener(bootstrap)) as listener:
         quiet_since = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet_since < 40.0:
             workers.revive_ended()
