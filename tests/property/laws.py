@@ -17,11 +17,17 @@ from streams.core.position import Position
 from streams.core.snapshot_codec import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from schemas.base import Record
 
-__all__ = ["LAW", "assert_engine_restart_changes_nothing", "assert_restart_changes_nothing", "stored"]
+__all__ = [
+    "LAW",
+    "assert_engine_restart_changes_nothing",
+    "assert_restart_changes_nothing",
+    "assert_restarts_change_nothing",
+    "stored",
+]
 
 T = TypeVar("T")
 
@@ -57,19 +63,37 @@ def assert_restart_changes_nothing(
         items: the stream.
         split: how many items the first operator takes before the snapshot; where the stream is shorter, the rest of it.
     """
-    split %= len(items) + 1
-    whole, before, after = make(), make(), make()
+    assert_restarts_change_nothing(make, feed, items, [split % (len(items) + 1)])
+
+
+def assert_restarts_change_nothing(
+    make: Callable[[], Any], feed: Callable[[Any, T], Any], items: Sequence[T], splits: Iterable[int]
+) -> None:
+    """Hold the law of restart for one stream and several splits, each by itself.
+
+    Args:
+        make: makes a fresh operator.
+        feed: gives one item to an operator and returns what comes out.
+        items: the stream.
+        splits: how many items are taken before each snapshot, at most all of them.
+    """
+    whole, before = make(), make()
     expected = [feed(whole, item) for item in items]
-    seen = [feed(before, item) for item in items[:split]]
-    snapshot = before.snapshot()
-    as_taken = repr(copy.deepcopy(snapshot))
-    after.restore(stored(snapshot))
-    for item in items[split:]:
-        feed(before, item)
-    assert repr(snapshot) == as_taken, "the snapshot changed when the operator went on"
-    seen += [feed(after, item) for item in items[split:]]
-    assert repr(seen) == repr(expected)
-    assert repr(stored(after.snapshot())) == repr(stored(whole.snapshot()))
+    at_end = repr(stored(whole.snapshot()))
+    seen: list[Any] = []
+    snapshots = []
+    for split in sorted(splits):
+        seen += [feed(before, item) for item in items[len(seen) : split]]
+        snapshot = before.snapshot()
+        snapshots.append((split, snapshot, repr(copy.deepcopy(snapshot))))
+    seen += [feed(before, item) for item in items[len(seen) :]]
+    assert repr(seen) == repr(expected), "taking a snapshot changed what the operator says"
+    for split, snapshot, as_taken in snapshots:
+        assert repr(snapshot) == as_taken, f"the snapshot at {split} changed when the operator went on"
+        after = make()
+        after.restore(stored(snapshot))
+        assert repr([feed(after, item) for item in items[split:]]) == repr(expected[split:]), split
+        assert repr(stored(after.snapshot())) == at_end, split
 
 
 def assert_engine_restart_changes_nothing(

@@ -8,7 +8,7 @@ import pytest
 from factories import A100, SITE, at, gpu_frame, job, nic_frame, placement, step_timing, xid_event
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import LAW, assert_restart_changes_nothing
+from laws import LAW, assert_restart_changes_nothing, assert_restarts_change_nothing
 
 from streams.core.roster import Roster
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
@@ -366,8 +366,7 @@ def test_every_job_rule_survives_restarts_all_along_a_long_history(name: str) ->
     whole = make()
     edges = {finding.state for step in history for finding in findings_of(read(whole, step))}
     assert edges == {"open", "cleared"}
-    for split in range(0, len(history), 3):
-        assert_restart_changes_nothing(make, read, history, split)
+    assert_restarts_change_nothing(make, read, history, range(0, len(history), 3))
 
 
 def findings_of(said: Any) -> list[Any]:
