@@ -179,8 +179,14 @@ def small(severity: float = 0.5) -> BenchmarkCase:
     return BenchmarkCase("A1/small/32", "ci", "A1", FleetPlan(nodes=4), (job,), 70, faults, expect="the slow GPU")
 
 
-def test_a_slow_gpu_is_found_in_the_right_place_and_a_healthy_run_is_silent() -> None:
-    (found,) = run_case(small(), 3)
+@pytest.fixture(scope="module")
+def found() -> CaseOutcome:
+    """What the engine alone makes of the small case and seed 3."""
+    (outcome,) = run_case(small(), 3)
+    return outcome
+
+
+def test_a_slow_gpu_is_found_in_the_right_place_and_a_healthy_run_is_silent(found: CaseOutcome) -> None:
     (truth,) = found.truths
     assert found.is_right, found.reasons
     assert (truth.matched, truth.exact, truth.said_cause) == (True, True, "compute")
@@ -195,10 +201,9 @@ def test_a_slow_gpu_is_found_in_the_right_place_and_a_healthy_run_is_silent() ->
     assert healthy.naming_alerts == 0
 
 
-def test_the_same_case_gives_the_same_verdict_bytes() -> None:
-    first, second = run_case(small(), 4)[0], run_case(small(), 4)[0]
-    assert first.verdict_sha256 == second.verdict_sha256
-    assert first.verdict_sha256 != run_case(small(), 5)[0].verdict_sha256
+def test_the_same_case_gives_the_same_verdict_bytes(found: CaseOutcome) -> None:
+    assert found.verdict_sha256 == run_case(small(), 3)[0].verdict_sha256
+    assert found.verdict_sha256 != run_case(small(), 5)[0].verdict_sha256
 
 
 def test_plain_rules_run_beside_the_engine() -> None:
@@ -236,11 +241,11 @@ def test_every_ablation_is_a_policy_that_the_engine_takes_or_a_record_that_is_va
     assert policy is not None or changed
 
 
-def test_engines_that_lack_a_part_run_on_the_same_records_and_are_laid_side_by_side() -> None:
+def test_engines_that_lack_a_part_run_on_the_same_records_and_are_laid_side_by_side(found: CaseOutcome) -> None:
     outcomes = run_case(small(), 3, ablation=True)
     names = [told.detector for told in outcomes]
     assert names == ["paceline", *(f"without {part}" for part in PARTS)]
-    assert outcomes[0].verdict_sha256 == run_case(small(), 3)[0].verdict_sha256
+    assert outcomes[0].verdict_sha256 == found.verdict_sha256
     lines = list(ablation_lines({told.detector: [told] for told in outcomes}))
     assert [line.split("  ")[0] for line in lines[2:]] == names
 
