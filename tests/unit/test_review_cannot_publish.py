@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,15 +46,21 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def closure(start: str) -> dict[Path, set[str]]:
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """The same, once for all commands that lead to the file."""
+    return frozenset(imported(path))
+
+
+def closure(start: str) -> dict[Path, frozenset[str]]:
     """Every file of ours that a module leads to, with the names that it imports."""
-    found: dict[Path, set[str]] = {}
+    found: dict[Path, frozenset[str]] = {}
     waiting = [start]
     while waiting:
         path = file_of(waiting.pop())
         if path is None or path in found:
             continue
-        found[path] = set(imported(path))
+        found[path] = names_in(path)
         for name in found[path]:
             if name.partition(".")[0] in OURS:
                 parts = name.split(".")
@@ -84,5 +91,5 @@ def test_the_only_consumer_joins_no_group_and_commits_nothing() -> None:
 
 
 def test_the_check_would_see_a_producer() -> None:
-    names = set().union(*closure("paceline.registry_commands").values())
+    names = frozenset().union(*closure("paceline.registry_commands").values())
     assert {name.rpartition(".")[2] for name in names} & WRITERS != set()
