@@ -138,6 +138,7 @@ class DumpDirectoryCollector:
                 if dumps:  # those of this reading are handed on first; this one is read again with the next
                     seen.is_told = False
                     break
+                self.counters["unreadable"] += 1
                 raise
             if told is not None:
                 dumps.append(told[0])
@@ -151,7 +152,6 @@ class DumpDirectoryCollector:
         try:
             digest, data = _content(path, state)
         except OSError as error:
-            self.counters["unreadable"] += 1
             raise CollectorError(f"{path} cannot be read: {error.strerror or error}") from None
         if digest is None:  # it changed after all: it is looked at again when it stands still
             del self._seen[path]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder_dumps import world
 
-from agents.collectors.base import Dump
+from agents.collectors.base import CollectorError, Dump
 from agents.collectors.dump_directory import DumpDirectoryCollector, rank_of_dump
 from agents.collectors.dump_end import encoding_of, is_whole
 from agents.identity import AgentIdentity
@@ -116,6 +116,27 @@ def test_of_many_dumps_each_reading_takes_as_many_as_it_may_read(node: Node, mon
         node.write(rank, AS_PICKLE)
     node.after(0)
     assert [[dump.rank for dump in node.after(3)] for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+
+
+def test_a_dump_that_cannot_be_read_is_counted_once_behind_those_that_can(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = str(node.write(1, AS_PICKLE))
+    node.write(0, AS_PICKLE)
+    open_file = os.open
+
+    def refusing(path: str, flags: int) -> int:
+        if path == unreadable:
+            raise PermissionError(13, "Permission denied", path)
+        return open_file(path, flags)
+
+    monkeypatch.setattr(os, "open", refusing)
+    node.after(0)
+    assert [dump.rank for dump in node.after(3)] == [0]
+    with pytest.raises(CollectorError, match="Permission denied"):
+        node.after(1)
+    assert node.after(1) == ()
+    assert node.collector.counters["unreadable"] == 1
 
 
 def test_a_dump_of_a_rank_that_runs_here_gives_a_digest(tmp_path: Path) -> None:
