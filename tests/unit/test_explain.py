@@ -274,6 +274,20 @@ def test_a_device_finding_shows_the_counter_of_its_gpu_before_and_at_the_cited_f
     assert explanation["impact"] is None
 
 
+def test_what_a_replay_refuses_does_not_decide_here_either(tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.jsonl", job_records())
+    finding = found(archive, "straggler")
+    lines = [json.loads(line) for line in archive.read_text().splitlines()]
+    for line in lines:
+        if "step-timings" in line["topic"]:
+            line["key"] = "another-job"
+    archive.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert not [record for record in replay(read_archive(archive), "replay", Problems()) if isinstance(record, Finding)]
+    result = CliRunner().invoke(app, ["explain", finding.finding_id, str(archive)])
+    assert result.exit_code == 2
+    assert f"no finding {finding.finding_id}; no finding comes of it at all" in result.stderr
+
+
 def test_a_finding_that_was_only_recorded_is_explained_from_the_records_it_cites(tmp_path: Path) -> None:
     finding = found(write(tmp_path / "run.jsonl", job_records()), "straggler")
     # The beginning is gone: the engines would see two steps and name nobody.
