@@ -139,19 +139,21 @@ class SummedDistance:
 
     def on_step(self, step: ClosedStep) -> set[str]:
         """Nodes that are named after a step."""
+        return self._continuity.take(self._farthest(step), step.event_time_ns)
+
+    def _farthest(self, step: ClosedStep) -> str | None:
         window = self._window.take(step)
-        farthest = None
-        for figure in range(window.shape[1] if window is not None else 0):
-            assert window is not None
-            values = window[:, figure]
-            spread = values.max(axis=1, keepdims=True) - values.min(axis=1, keepdims=True)
-            vectors = ((values - values.min(axis=1, keepdims=True)) / np.maximum(spread, 1e-12)).T
+        if window is None:
+            return None
+        for values in np.moveaxis(window, 1, 0):
+            least = values.min(axis=1, keepdims=True)
+            spread = values.max(axis=1, keepdims=True) - least
+            vectors = ((values - least) / np.maximum(spread, 1e-12)).T
             summed = np.sqrt(((vectors[:, None] - vectors[None]) ** 2).sum(axis=2)).sum(axis=1)
             z = (summed - summed.mean()) / max(float(summed.std()), 1e-12)
             if z.max() > _Z:
-                farthest = self._window.nodes[int(np.argmax(z))]
-                break
-        return self._continuity.take(farthest, step.event_time_ns)
+                return self._window.nodes[int(np.argmax(z))]
+        return None
 
 
 class Mahalanobis:
