@@ -13,7 +13,7 @@ from deploy.topics import apply_topics
 from paceline.cli import app
 from paceline.explanation import topic_source
 from schemas.findings import Finding
-from schemas.fleet import Job, Layout, RankPlacement
+from schemas.fleet import Job, Layout, Policy, RankPlacement, RulePolicy
 from schemas.steps import StepTiming
 from streams.core.position import Position
 from streams.core.roster import Roster
@@ -91,12 +91,18 @@ def test_a_finding_is_explained_from_its_topic_and_the_records_it_cites(
         sender.flush()
     finding = finding_of(records, [sender.places[number] for number in numbers])
     sender.record(finding, START_NS // 1_000_000)
+    unknown = RulePolicy(thresholds={"no_such_threshold": 1.0})
+    sender.record(
+        Policy(site_id="site-1", policy_version="refused", effective_from_ns=START_NS, rules={"straggler": unknown}),
+        START_NS // 1_000_000,
+    )
     sender.flush()
     done = run_paceline("explain", finding.finding_id, "--bootstrap", embedded, "--json", "--price-per-gpu-hour", "2")
     assert done.returncode == 0, done.stderr
     explanation = json.loads(done.stdout)
     comparison = explanation["comparison"]
     assert explanation["origin"] == "recorded"
+    assert explanation["policy"] == "default", "a policy that workers refuse is not in force"
     assert comparison["rank"] == SLOW
     assert comparison["ratio"] == pytest.approx(finding.slowdown, rel=1e-5)
     assert [row["rank"] for row in comparison["rows"]] == list(range(RANKS))
