@@ -8,10 +8,11 @@ broker's own partition count.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without __all__
     AdminClient,
     ConfigResource,
@@ -19,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
+from schemas.kafka_answers import answer
 from schemas.topics import SNAPSHOT_CHANGELOGS, TOPICS
 
 if TYPE_CHECKING:
@@ -103,12 +105,26 @@ def apply_topics(bootstrap_servers: str, partitions: int, replication: int, has_
                     future.result(timeout=_TIMEOUT_S)
                 except KafkaException as error:
                     raise TopicSetupError(f"{name}: {error.args[0].str()}") from None
+            _wait_led(bootstrap_servers, [TopicPartition(name, n, 0) for name in missing for n in range(partitions)])
         elif not has_admin:
             for name in missing:
                 _ask_for(admin, name)
     except KafkaException as error:
         raise TopicSetupError(f"{bootstrap_servers}: {error.args[0].str()}") from None
     return list(missing)
+
+
+def _wait_led(bootstrap_servers: str, places: list[TopicPartition]) -> None:
+    """Until every partition has a leader that answers: a broker makes a topic known before it leads its partitions."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "paceline-topics"})
+
+    def ask() -> None:
+        for place in consumer.offsets_for_times(places, timeout=_TIMEOUT_S):
+            if place.error is not None:
+                raise KafkaException(place.error)
+
+    with closing(consumer):
+        answer(consumer, ask, _TIMEOUT_S)
 
 
 def _ask_for(admin: AdminClient, name: str) -> None:

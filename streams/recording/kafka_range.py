@@ -8,10 +8,12 @@ silence. Held in memory are at most a few thousand messages a partition. Deliber
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from schemas.kafka_answers import answer
 from streams.recording.arrival_merge import ArrivalMerge, Place
 from streams.recording.taken import Taken
 
@@ -226,7 +228,10 @@ class KafkaRange:
         return dict(fixed)
 
     def _watermarks(self, place: Place) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_TIMEOUT_S, cached=False)
+        ask = self._consumer.get_watermark_offsets
+        low, high = answer(
+            self._consumer, partial(ask, TopicPartition(*place), timeout=_TIMEOUT_S, cached=False), _TIMEOUT_S
+        )
         return low, high
 
     def _at(
@@ -242,16 +247,20 @@ class KafkaRange:
                 return {place: min(offset, marks[place][1]) for place, offset in named.items()}
             return named
         asked = [TopicPartition(*place, bound.time_ms) for place in places]
-        found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S) if asked else []
         offsets = {}
-        for place in found:
-            if place.error is not None:
-                raise RangeError(f"{place.topic}/{place.partition}: {place.error.str()}")
+        for place in answer(self._consumer, partial(self._offsets_for, asked), _TIMEOUT_S) if asked else []:
             # Nothing so late: the end that stands now.
             offsets[place.topic, place.partition] = (
                 place.offset if place.offset >= 0 else marks[place.topic, place.partition][1]
             )
         return offsets
+
+    def _offsets_for(self, asked: list[TopicPartition]) -> list[TopicPartition]:
+        found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)
+        for place in found:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return found
 
     def close(self) -> None:
         """Leave the brokers."""

@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -24,6 +25,7 @@ from deploy.brokers.errors import BrokerMissingError
 from deploy.topics import apply_topics
 from paceline.processes import Children
 from schemas.codec import message
+from schemas.kafka_answers import answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -214,7 +216,7 @@ def followed(servers: str, *topics: str) -> Iterator[Consumer]:
         there = client.list_topics(timeout=20).topics
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         for place in places:
-            place.offset = client.get_watermark_offsets(place, timeout=20)[1]
+            place.offset = answer(client, partial(client.get_watermark_offsets, place, timeout=20), 20)[1]
         client.assign(places)
         yield client
     finally:

@@ -13,10 +13,11 @@ import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from agents.publisher import KafkaPublisher, PublisherSettings
 from agents.spool_policy import SpoolSettings
@@ -25,6 +26,7 @@ from deploy.topics import apply_topics
 from schemas.codec import decode
 from schemas.events import KernelEvent, NodeStatus
 from schemas.frames import GpuFrame
+from schemas.kafka_answers import answer
 from schemas.topics import topic_of
 
 if TYPE_CHECKING:
@@ -197,12 +199,7 @@ def read_all(bootstrap_servers: str, *streams: type[Record]) -> list[Record]:
 
 def _end_of(consumer: Consumer, place: TopicPartition) -> int:
     """The end of a partition whose leader may have come up a moment ago."""
-    for _ in range(50):
-        try:
-            return int(consumer.get_watermark_offsets(place, timeout=20.0)[1])
-        except KafkaException:
-            time.sleep(0.2)
-    raise AssertionError(f"{place} has no leader")
+    return int(answer(consumer, partial(consumer.get_watermark_offsets, place, timeout=20.0), 20.0)[1])
 
 
 def _account(report: Report, load: Load, bootstrap_servers: str) -> None:

@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ from deploy.brokers.errors import BrokerError, BrokerRunningError, BrokerStartEr
 from deploy.brokers.jars import missing_tools
 from deploy.brokers.record import running_broker
 from deploy.brokers.server_properties import ApacheSettings
+from schemas.kafka_answers import answer
 
 QUIET = {"log_level": 0}
 KINDS = ["embedded", "apache"]
@@ -207,7 +209,8 @@ def test_creating_topics_works_exactly_where_has_admin_says_so(broker: Broker) -
 
 def watermarks(address: str, topic: str, partition: int = 0) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": uuid.uuid4().hex, **QUIET})
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+    ask = partial(consumer.get_watermark_offsets, TopicPartition(topic, partition), timeout=10)
+    low, high = answer(consumer, ask, 10)
     consumer.close()
     return low, high
 
