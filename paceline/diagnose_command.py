@@ -58,12 +58,12 @@ def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None
         case.add(record)
     verdict = case.verdict()
     if as_json:
-        sys.stdout.buffer.write(encode(verdict.as_record(unreadable)))
+        sys.stdout.buffer.write(encode(verdict.as_record(tuple(unreadable))))
         sys.stdout.buffer.flush()
     else:
         typer.echo(_sentence(verdict))
-    for name in unreadable:
-        typer.echo(f"paceline: {name} could not be read", err=True)
+    for name, why in unreadable.items():
+        typer.echo(f"paceline: {name} could not be read: {why}", err=True)
     in_logs = f" ranks_in_logs={len(from_logs)}" if from_logs else ""
     typer.echo(f"dumps={len(digests)} unreadable={len(unreadable)}{in_logs}", err=True)
     if not digests and not from_logs:
@@ -75,22 +75,22 @@ def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None
     return _HANG if verdict.verdict == "hang" else _NO_HANG
 
 
-def digests_of_directory(directory: Path) -> tuple[list[CollectiveDigest], tuple[str, ...]]:
-    """The digests of the dumps in a directory, by rank, and the names of files that gave none.
+def digests_of_directory(directory: Path) -> tuple[list[CollectiveDigest], dict[str, str]]:
+    """The digests of the dumps in a directory, by rank, and why files gave none, by name.
 
     Raises:
         OSError: The directory could not be read.
     """
-    digests, unreadable = [], []
+    digests, unreadable = [], {}
     for path in sorted(directory.iterdir(), key=lambda path: (rank_in_name(path.name) or 0, path.name)):
         if rank_in_name(path.name) is None or not path.is_file():
             continue
         record = _digest(path)
-        if record is None:
-            unreadable.append(path.name)
+        if isinstance(record, str):
+            unreadable[path.name] = record
         else:
             digests.append(record)
-    return digests, tuple(sorted(unreadable))
+    return digests, dict(sorted(unreadable.items()))
 
 
 def digests_of_logs(directory: Path) -> list[CollectiveDigest]:
@@ -130,15 +130,18 @@ def digests_of_logs(directory: Path) -> list[CollectiveDigest]:
     ]
 
 
-def _digest(path: Path) -> CollectiveDigest | None:
+def _digest(path: Path) -> CollectiveDigest | str:
+    """The digest of a dump, or why there is none."""
     try:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_DUMP_BYTES + 1)
-    except OSError:
-        return None
-    found = next(iter(dumps_in(data, path.name)), None)
-    if not isinstance(found, Dump) or found.rank is None:
-        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    found = next(iter(dumps_in(data, path.name)))
+    if not isinstance(found, Dump):
+        return found.reason
+    if found.rank is None:
+        return "neither the dump nor its name says which rank's it is"
     latest_ns = max((entry.created_ns for entry in found.collectives if entry.created_ns is not None), default=0)
     return collective_digest(
         found,

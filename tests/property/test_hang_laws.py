@@ -165,7 +165,7 @@ def test_real_hangs_are_named_exactly(name: str, culprits: tuple[int, ...]) -> N
     if not directory.is_dir():
         pytest.skip(f"reference data absent: {directory}")
     records, unreadable = digests_of_directory(directory)
-    assert unreadable == ()
+    assert unreadable == {}
     verdict = judge(records)
     assert verdict.culprit_ranks == culprits
     assert set(verdict.waiting_ranks) == set(range(16)) - set(culprits)

@@ -369,6 +369,8 @@ def test_the_command_prints_one_record_and_tells_by_its_status(tmp_path: Path, e
         "unreadable": ["nccl_trace_rank_2"],
     }
     assert err.splitlines()[-1] == "dumps=2 unreadable=1"
+    assert "nccl_trace_rank_2 could not be read: " in err
+    assert "None" not in err
     assert "rank 1" in diagnose(tmp_path)[1]
 
 
