@@ -15,6 +15,7 @@ from schemas.remediation import Incident
 from streams.decisions.signs import Signs
 
 if TYPE_CHECKING:
+    from schemas.base import Record
     from schemas.findings import Finding
 
 __all__ = ["Asked", "IncidentBook", "OpenIncident"]
@@ -104,6 +105,12 @@ class IncidentBook:
     def close(self, component: str) -> OpenIncident:
         """Take a resolved incident out of the book."""
         return self._open.pop(component)
+
+    def resolve(self, component: str, at_ns: int) -> list[Record]:
+        """Close the incident of a component whose cause is gone by itself; nothing where it has none."""
+        if component not in self._open:
+            return []
+        return [self.record(self.close(component), "resolved", at_ns, "")]
 
     def record(
         self, incident: OpenIncident, state: str, at_ns: int, advice: str, gpu_hours_lost: float | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from schemas.remediation import Command, Decision
+from schemas.remediation import Command, Decision, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +98,12 @@ class Journal:
             followed=tuple(_identity(record) for record in followed if not isinstance(record, Decision)),
             detail=said,
         )
+
+    def decided(self, followed: list[Record], at_ns: int) -> list[Record]:
+        """What was decided when the wait for it was over, with an entry of each of its incidents before it."""
+        incidents = [record for record in followed if isinstance(record, Incident)]
+        entries = [self.entry("incident", i.incident_id, at_ns, followed=followed) for i in incidents]
+        return in_journal_order(entries, followed)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""

@@ -1,0 +1,147 @@
+"""Incidents of codes and uncorrectable errors: the failure table or the catalogue knows what answers them.
+
+Where an act on the node would go out, a fault waits a moment to see whether many nodes fail with it (`storms`). Everywhere
+else it is told at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streams.decisions.acts import COSTS_A_NODE
+from streams.decisions.remedies import Remedy, remedy_for_class, remedy_for_code
+from streams.decisions.storms import Storms
+
+if TYPE_CHECKING:
+    from schemas.base import Record
+    from schemas.findings import Finding
+    from streams.core.roster import Roster
+    from streams.decisions.incidents import IncidentBook
+    from streams.decisions.journal import Journal
+    from streams.decisions.observations import DeviceNames
+    from streams.decisions.orders import Orders
+    from streams.decisions.untimed import UntimedNodes
+
+__all__ = ["FAULT_KINDS", "DeviceFaults"]
+
+FAULT_KINDS = frozenset({"xid", "sxid", "uncorrectable_ecc"})
+"""Kinds of findings that say that a device is at fault."""
+
+_WITHOUT_DEVICE_REASON = frozenset(
+    {"compute", "clock", "host", "data", "hang_rank", "hang_device", "gpu_stalled", "node_lost"}
+)
+"""Classes that a device's own word outranks."""
+
+
+class DeviceFaults:
+    """Opens incidents of device faults in a book that holds those of everybody.
+
+    Args:
+        site_id: the site.
+        roster: jobs, nodes and policy.
+        book: the site's open incidents.
+        names: of devices.
+        untimed: incidents of nodes' counters, which a code takes over.
+        orders: gives the commands.
+        journal: where it is said what made a storm.
+    """
+
+    def __init__(
+        self,
+        site_id: str,
+        roster: Roster,
+        book: IncidentBook,
+        names: DeviceNames,
+        untimed: UntimedNodes,
+        orders: Orders,
+        journal: Journal,
+    ) -> None:
+        self._roster, self._book, self._names, self._untimed = roster, book, names, untimed
+        self._orders, self._journal = orders, journal
+        self._storms = Storms(site_id, book)
+
+    def take(self, finding: Finding) -> list[Record]:
+        """Take a finding of `FAULT_KINDS`, and return what follows at once."""
+        remedy = _remedy_of(finding)
+        if remedy is not None and self._waits_for_others(finding, remedy):
+            self._storms.add(finding)
+            return []
+        return self._judge(finding, remedy, finding.event_time_ns)
+
+    def decide(self, passed_ns: int) -> list[Record]:
+        """Faults that have waited for others: each for itself, or all of a storm as one.
+
+        Args:
+            passed_ns: event time up to which all sources have told what they have.
+        """
+        outputs: list[Record] = []
+        followed: list[Record]
+        for released in self._storms.release(passed_ns, self._roster.policy):
+            at_ns = released.at_ns
+            if released.word == "over":
+                assert released.incident is not None
+                followed = [self._book.record(released.incident, "resolved", at_ns, "", None)]
+            elif released.word == "opened":
+                assert released.incident is not None
+                holds = {"holds": [{"guard": "common_mode", "reason": released.reason}]}
+                followed = [
+                    self._journal.entry("held", released.incident.incident_id, at_ns, detail=holds),
+                    *self._orders.order(released.incident, remedy_for_class("common_mode"), at_ns),
+                ]
+            else:
+                assert released.finding is not None
+                followed = self._judge(released.finding, _remedy_of(released.finding), at_ns)
+            outputs += self._journal.decided(followed, at_ns)
+        return outputs
+
+    def _waits_for_others(self, finding: Finding, remedy: Remedy) -> bool:
+        """Whether a fault would have somebody take a node out: then it is first seen how many fail at once."""
+        node_id = finding.subject.node_id
+        if node_id is None or remedy.kind not in COSTS_A_NODE or finding.state != "open":
+            return False
+        return self._orders.may_go_out(remedy.kind, node_id)
+
+    def _judge(self, finding: Finding, remedy: Remedy | None, at_ns: int) -> list[Record]:
+        """Open an incident for a fault, or join the one that its part has, and order what answers it."""
+        component = self._names.component(finding.subject)
+        if remedy is not None:
+            self._untimed.hand_over(component, self._names.culprit(finding.subject, self._roster))
+        incident = self._book.on(component)
+        if incident is None and remedy is None:
+            return []
+        opened = incident is None
+        if incident is None:
+            assert remedy is not None
+            incident = self._book.open(
+                component, remedy.cause_class, self._names.culprit(finding.subject, self._roster), finding
+            )
+            incident.summary = finding.explanation
+        incident.join(finding)
+        if remedy is None:
+            return []
+        outranks = remedy.kind == "cordon_node" and "cordon_node" not in incident.commands
+        again = (
+            remedy.kind in incident.commands and finding.event_time_ns > incident.commands[remedy.kind].expires_at_ns
+        )
+        if opened or outranks or again or incident.cause_class in _WITHOUT_DEVICE_REASON:
+            incident.cause_class = remedy.cause_class
+            incident.summary = finding.explanation
+            return self._orders.order(incident, remedy, at_ns)
+        return []
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return self._storms.snapshot()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's."""
+        self._storms.restore(snapshot)
+
+
+def _remedy_of(finding: Finding) -> Remedy | None:
+    """What the failure table or the catalogue has for a code or an uncorrectable error."""
+    if finding.kind == "uncorrectable_ecc":
+        return remedy_for_class("gpu_memory") if finding.urgent else None
+    if not finding.values.get("trusted"):
+        return None
+    return remedy_for_code(finding.kind, int(str(finding.values.get("code"))))
