@@ -12,7 +12,18 @@ from pydantic import Field, model_validator
 
 from schemas.base import DeviceKey, EventTimeNs, Identifier, Int64, Record, check_columns
 
-__all__ = ["Job", "Layout", "ModeScope", "Model", "Node", "Policy", "PolicyHeartbeat", "RankPlacement", "RulePolicy"]
+__all__ = [
+    "FailurePolicy",
+    "Job",
+    "Layout",
+    "ModeScope",
+    "Model",
+    "Node",
+    "Policy",
+    "PolicyHeartbeat",
+    "RankPlacement",
+    "RulePolicy",
+]
 
 
 class Model(Record):
@@ -152,10 +163,27 @@ class ModeScope(Record):
     jobs: tuple[str, ...] = ()
 
 
+class FailurePolicy(Record):
+    """What a site does about one class of incidents, or about one kernel code: what is null stays as it was shipped.
+
+    `act` is a kind of command, or `none` for advice alone. `valid_ns` is how long after its decision the command may be
+    carried out. `restarts_job` asks for a restart of the job too. Not enabled: it is told, without an act and without advice.
+    """
+
+    enabled: bool = True
+    act: str | None = None
+    when: Literal["now", "after_checkpoint"] | None = None
+    valid_ns: int | None = Field(default=None, gt=0)
+    taint: str | None = None
+    restarts_job: bool | None = None
+    advice: str | None = Field(default=None, max_length=2000)
+
+
 class Policy(Record):
     """What a site has decided: rules, modes by kind of command and scope, guards, and the switch that stops all acting.
 
-    A guard that is not named is on, with the limits of `policy-defaults.toml`.
+    A guard that is not named is on, with the limits of `policy-defaults.toml`; so is a class of `failures`. `codes` goes
+    before them, by names like `xid-74` and `sxid-12028`.
     """
 
     record: Literal["policy"] = "policy"
@@ -167,6 +195,8 @@ class Policy(Record):
     mode_by_kind: dict[str, Literal["observe", "approve", "auto"]] = Field(default_factory=dict)
     scopes: tuple[ModeScope, ...] = ()
     guards: dict[str, RulePolicy] = Field(default_factory=dict)
+    failures: dict[str, FailurePolicy] = Field(default_factory=dict)
+    codes: dict[str, FailurePolicy] = Field(default_factory=dict)
     kill_switch: bool = False
     settle_ns: int = Field(default=10_000_000_000, ge=0)
     gpu_hour_cost: float | None = Field(default=None, ge=0)

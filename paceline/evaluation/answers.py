@@ -27,6 +27,16 @@ CLASSES_OF_INCIDENT: dict[str, tuple[str, ...]] = {
     "node_lost": ("machine",),
     "gpu_memory": ("gpu_memory",),
     "row_remap_pending": ("gpu_memory",),
+    "ecc_rate": ("gpu_memory",),
+    "ecc_rate_confirmed": ("gpu_memory",),
+    # A code of the application that came again on one GPU: still the one or the other.
+    "suspect_device": ("gpu_error", "software"),
+    # Told of jobs and places, about nobody: what their findings mean, below.
+    "whole_job": ("power", "thermal", "software"),
+    "partition": ("partition",),
+    "workload": ("workload",),
+    "storage": ("storage",),
+    "facility": ("software", "machine", "power"),
     # The catalogue's word for a code; which part it is of stands in the code alone.
     "catalogue": ("gpu_error", "gpu_memory", "nvlink", "pcie"),
     # A hang's class is how it shows; what may show so is any of these.

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from schemas.fleet import ModeScope, Policy, RulePolicy
+from schemas.fleet import FailurePolicy, ModeScope, Policy, RulePolicy
 from schemas.remediation import COMMAND_KINDS
+from streams.core.failure_table import known_failures, refusal_of_code, refusal_of_failure
 from streams.core.guard_limits import known_guards
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def _check_names(fields: dict[str, Any], where: str) -> None:
         limits = _table(_table(setting).get("thresholds"))
         _check(limits, known_guards()[guard], f"{of_guard}.thresholds", "threshold")
         _check_values(known_guards()[guard], limits, f"{of_guard}.thresholds")
+    _check_failures(fields, where)
     for kind in _table(fields.get("mode_by_kind")):
         _check({kind}, COMMAND_KINDS, f"{where}: mode_by_kind", "kind")
     scopes = fields.get("scopes")
@@ -116,6 +118,23 @@ def _check_names(fields: dict[str, Any], where: str) -> None:
         kinds = _table(scope).get("kinds")
         named = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list | tuple) else []
         _check(named, COMMAND_KINDS, f"{where}: scopes[{index}].kinds", "kind")
+
+
+def _check_failures(fields: dict[str, Any], where: str) -> None:
+    """Hold what a site says of classes and codes against the failure table and the catalogues."""
+    failures, codes = _table(fields.get("failures")), _table(fields.get("codes"))
+    _check(failures, known_failures(), f"{where}: failures", "class")
+    said = [
+        *(
+            (f"failures.{name}", setting, refusal_of_failure(name, _table(setting)))
+            for name, setting in failures.items()
+        ),
+        *((f"codes.{name}", setting, refusal_of_code(name, _table(setting))) for name, setting in codes.items()),
+    ]
+    for name, setting, refusal in said:
+        _check(_table(setting), FailurePolicy.model_fields, f"{where}: {name}", "key")
+        if refusal is not None:
+            raise ValueError(f"{where}: {name}: {refusal}")
 
 
 @cache

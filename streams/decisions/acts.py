@@ -5,13 +5,12 @@ A record of 24 hours, as plain data in order of time. It judges nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "Act", "Acts"]
+from streams.core.failure_table import COSTS_A_NODE
 
-COSTS_A_NODE = frozenset({"cordon_node", "drain_node", "reboot_node", "reset_gpu", "swap_spare", "replace_hardware"})
-"""Kinds that take a node, or a part of it, from somebody."""
+__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "Act", "Acts"]
 
 GIVES_BACK = frozenset({"uncordon_node", "collect_evidence", "run_preflight"})
 """Kinds that cost nobody anything: healing goes on when a limit is reached."""
@@ -27,6 +26,12 @@ RUNGS = {
     "replace_hardware": 6,
 }
 """The ladder: what is higher may follow what is lower at once, and never the other way round."""
+
+_TAKES = frozenset({"cordon_node", "drain_node"})
+_RETURNS = frozenset({"uncordon_node"})
+
+_STRENGTH = {"": 0, "expired": 1, "refused": 1, "failed": 2, "applied": 3}
+"""Of several results of one command, by several actuators, the strongest counts."""
 
 _KEEP_NS = 24 * 3_600_000_000_000
 _MOST = 2_000
@@ -46,6 +51,8 @@ class Act:
         jobs: jobs that run there.
         at_ns: event time of its decision.
         expires_at_ns: until when it may be carried out.
+        command_id: the command that it went out as; empty for one that did not.
+        outcome: what came of it, as the strongest of its results says; empty while there is none.
     """
 
     kind: str
@@ -56,6 +63,13 @@ class Act:
     jobs: tuple[str, ...]
     at_ns: int
     expires_at_ns: int
+    command_id: str = ""
+    outcome: str = ""
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether it is known that nothing was done."""
+        return self.outcome in {"refused", "expired"}
 
     @property
     def costs_a_node(self) -> bool:
@@ -69,11 +83,12 @@ class Act:
 
 
 class Acts:
-    """What was wanted and what went out within the last 24 hours."""
+    """What was wanted, what went out and what came of it within the last 24 hours; and what is out by that until it is back."""
 
     def __init__(self) -> None:
         self._wanted: list[Act] = []
         self._given: list[Act] = []
+        self._owned: dict[str, str] = {}
 
     def want(self, act: Act) -> None:
         """An act is proposed, whatever becomes of it."""
@@ -95,6 +110,42 @@ class Acts:
         """Acts that went out to a target, oldest first."""
         return [act for act in self._given if act.target == target]
 
+    def conclude(self, command_id: str, outcome: str, code: str | None) -> Act | None:
+        """Take a result of a command; the act as it is by that, or None when it says nothing new.
+
+        Of several results the strongest counts, whichever comes first: what was done by one is not undone by the refusal
+        of another, and a repeat changes nothing.
+
+        Args:
+            command_id: whose result it is.
+            outcome: `applied`, `failed`, `refused` or `expired`.
+            code: the result's word for why.
+        """
+        for index, act in enumerate(self._given):
+            if act.command_id != command_id:
+                continue
+            if _STRENGTH[outcome] <= _STRENGTH[act.outcome]:
+                return None
+            concluded = self._given[index] = replace(act, outcome=outcome)
+            self._own(concluded, code)
+            return concluded
+        return None
+
+    def is_under_way(self, command_id: str) -> bool:
+        """Whether a command went out and has no result yet."""
+        return any(act.command_id == command_id and not act.outcome for act in self._given)
+
+    def owner_of(self, target: str) -> str | None:
+        """The command that took a target out and is known to have been carried out; None for what is not out by that."""
+        return self._owned.get(target)
+
+    def _own(self, act: Act, code: str | None) -> None:
+        if act.kind in _TAKES and act.outcome == "applied" and code != "already_so":
+            # What was out before is whose it was.
+            self._owned[act.target] = act.command_id
+        elif act.kind in _RETURNS and (act.outcome == "applied" or code == "not_ours"):
+            self._owned.pop(act.target, None)
+
     @staticmethod
     def _keep(acts: list[Act], act: Act) -> None:
         acts.append(act)
@@ -104,7 +155,11 @@ class Acts:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
-        return {"wanted": [asdict(act) for act in self._wanted], "given": [asdict(act) for act in self._given]}
+        return {
+            "wanted": [asdict(act) for act in self._wanted],
+            "given": [asdict(act) for act in self._given],
+            "owned": dict(sorted(self._owned.items())),
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
@@ -112,3 +167,4 @@ class Acts:
             [Act(**{**fields, "jobs": tuple(fields["jobs"])}) for fields in snapshot[name]]
             for name in ("wanted", "given")
         )
+        self._owned = dict(snapshot.get("owned", {}))

@@ -110,7 +110,7 @@ def test_no_detector_has_thresholds_that_are_not_held_here() -> None:
 def test_what_the_file_says_beside_rules_is_what_a_policy_is_anyway(defaults: Policy) -> None:
     plain = Policy(policy_version="x", site_id=SITE, effective_from_ns=0)
     assert defaults.policy_version == "defaults-1"
-    assert defaults.model_copy(update={"rules": {}, "guards": {}, "policy_version": "x"}) == plain
+    assert defaults.model_copy(update={"rules": {}, "guards": {}, "failures": {}, "policy_version": "x"}) == plain
 
 
 def test_the_examples_in_the_file_are_valid(tmp_path: Path) -> None:
@@ -152,6 +152,24 @@ def test_an_empty_file_is_a_policy_that_changes_nothing(tmp_path: Path) -> None:
         ("[rules.power.thresholds]\nhits = 'many'\n", ": rules.power.thresholds.hits: Input should be a valid number"),
         ("[rules.power.thresholds]\nhits = nan\n", ": rules.power.thresholds.hits: Input should be a finite number"),
         ("[rules.power\n", "night.toml: "),
+        ("[failures.heat]\n", "failures: no class heat; there are catalogue, clock, "),
+        ("[failures.thermal]\nact = 'cordon'\n", "failures.thermal: no act cordon; there are collect_evidence, "),
+        ("[failures.thermal]\nact = 'uncordon_node'\n", "failures.thermal: act uncordon_node answers no failure"),
+        ("[failures.thermal]\nlevel = 'gpu'\n", "failures.thermal: no key level; there are act, advice, "),
+        ("[failures.thermal]\nwhen = 'soon'\n", ": failures.thermal.when: Input should be 'now' or 'after_checkpoint'"),
+        ("[failures.thermal]\nvalid_ns = 0\n", ": failures.thermal.valid_ns: Input should be greater than 0"),
+        (
+            "[failures.pcie]\nvalid_ns = 90_000_000_000_000\n",
+            "failures.pcie: valid_ns is 90000000000000; actuators refuse",
+        ),
+        ("[failures.common_mode]\nact = 'drain_node'\n", "act drain_node costs a node, and common_mode blames none"),
+        ("[codes.79]\nact = 'none'\n", "codes.79: no code 79; names are like xid-79 and sxid-12028"),
+        ("[codes.xid-079]\nact = 'none'\n", "no code xid-079; names are like"),
+        ("[codes.xid-9999]\nact = 'none'\n", "no code xid-9999 in the catalogue"),
+        (
+            "[codes.xid-31]\nact = 'drain_node'\n",
+            "act drain_node costs a node, and xid-31 is a fault of the application",
+        ),
     ],
 )
 def test_what_is_no_policy_is_an_error_that_says_where_in_one_line(tmp_path: Path, text: str, said: str) -> None:

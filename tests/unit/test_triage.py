@@ -32,6 +32,11 @@ WITHOUT_LOOKS = {
     "hang",
     "hang_mismatch",
     "hang_network",
+    "whole_job",
+    "partition",
+    "workload",
+    "storage",
+    "facility",
 }
 CLASSES = tuple(name for name in ADVICE if name not in WITHOUT_LOOKS)
 PORT_CLASSES = ("pause_storm", "nic", "link")
