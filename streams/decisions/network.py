@@ -6,6 +6,8 @@ The place follows from device evidence alone, and only from evidence that can ex
 - trouble on one cable (either end of it): that port;
 - on cables of several nodes that end at one switch: that switch;
 - on several cables of one node: that node;
+- where different cables touch different slow communicators: the one switch at which nearly all of them end, told by loss
+  alone that began with the slowness;
 - else, or without any evidence: nobody is named, and the job's own finding ("network, unlocalised") stands.
 
 Evidence that comes later is taken into account while the transfers are slow. Pause storms are judged in `pause`.
@@ -69,6 +71,9 @@ _KEEP_NS = 600_000_000_000
 _SHARED = 0.8
 """Share of the troubled cables that must end at one switch before it is named; a judgement."""
 _NODES_OF_A_SWITCH = 2
+_NODES_OF_A_SWITCH_APART = 3
+"""Nodes that must see loss towards a switch where none of their cables touches every slow communicator: two cables may
+go bad at one switch by chance. A judgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ class NetworkJudge:
             shared = _shared_place(finding, cables, communicators)
             if shared is not None:
                 return shared
-        return None
+        return _switch_apart(finding, by_cable, communicators)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes; findings are passed through as records."""
@@ -292,8 +297,26 @@ def _port_verdict(finding: Finding, troubles: list[_Trouble]) -> NetworkVerdict:
     return NetworkVerdict(f"port:{first.cable}", cause, subject, finding, ids, f"{finding.explanation}; {who}: {said}")
 
 
-def _shared_place(
+def _switch_apart(
     finding: Finding, cables: dict[str, list[_Trouble]], communicators: list[frozenset[str]]
+) -> NetworkVerdict | None:
+    """The switch of several slow communicators that have no node in common, from loss on all of its cables.
+
+    A cable that is itself broken may account for one of the communicators, and old loss for none: then nobody is named.
+    """
+    troubles = [trouble for ts in cables.values() for trouble in ts]
+    if any(t.finding.kind not in _LOSS for t in troubles):
+        return None
+    if any(t.finding.onset_ns < finding.onset_ns - _LOOK_BACK_NS for t in troubles):
+        return None
+    return _shared_place(finding, cables, communicators, _NODES_OF_A_SWITCH_APART)
+
+
+def _shared_place(
+    finding: Finding,
+    cables: dict[str, list[_Trouble]],
+    communicators: list[frozenset[str]],
+    least_nodes: int = _NODES_OF_A_SWITCH,
 ) -> NetworkVerdict | None:
     """A switch at which nearly all troubled cables end, or the one node that all of them come from."""
     if len(cables) < 2:
@@ -313,7 +336,7 @@ def _shared_place(
         return None
     switch_id, count = min(switches.items(), key=lambda entry: (-entry[1], entry[0] or ""))
     at_switch = {t.node_id for ts in cables.values() for t in ts if t.switch_id == switch_id} - {None}
-    if count < _SHARED * len(cables) or len(at_switch) < _NODES_OF_A_SWITCH:
+    if count < _SHARED * len(cables) or len(at_switch) < least_nodes:
         return None
     if not all(at_switch & members for members in communicators):
         return None

@@ -153,6 +153,50 @@ def test_a_place_is_well_again_when_its_last_slow_job_is() -> None:
     assert judge.take_resolved() == [(verdict.component, START + 90 * SECOND)]
 
 
+def apart(*groups: str) -> Finding:
+    """Slow communicators that have no node in common, unless said otherwise: two of four nodes each."""
+    return slow_job().model_copy(update={"values": {"slow_ranks": list(groups or ("5,13,21,29", "37,45,53,61"))}})
+
+
+def loss(node: int, **values: Any) -> Finding:
+    return trouble("out_of_sequence", f"n{node}", "mlx5_5", peer=f"rail-5/Ethernet{node}", **values)
+
+
+def test_loss_towards_one_switch_explains_slow_rings_without_a_common_node() -> None:
+    assert judged(*(loss(n) for n in range(8)), apart()) == [("switch", "rail-5", None)]
+
+
+def test_one_node_of_each_slow_ring_on_the_lossy_switch_is_enough() -> None:
+    assert judged(*(loss(n) for n in range(4)), apart("5,37", "13,45", "21,53")) == [("switch", "rail-5", None)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([loss(n) for n in range(4)], id="one of the rings is unexplained"),
+        pytest.param([loss(0), loss(4)], id="two cables that went bad at one switch"),
+        pytest.param(
+            [
+                *(trouble("out_of_sequence", f"n{n}", peer=f"leaf-{n}/Ethernet1") for n in range(4, 8)),
+                *map(loss, range(4)),
+            ],
+            id="half of them end elsewhere",
+        ),
+        pytest.param(
+            [*map(loss, range(8)), trouble("symbol_error", "n3", "mlx5_5", peer="rail-5/Ethernet3")],
+            id="a cable among them is broken itself",
+        ),
+        pytest.param([*map(loss, range(7)), loss(7, at_s=-300)], id="one of them has lost for long"),
+        pytest.param(
+            [trouble("port_speed", f"n{n}", "mlx5_5", peer=f"rail-5/Ethernet{n}") for n in range(8)],
+            id="ports at a lower speed, each of its own",
+        ),
+    ],
+)
+def test_slow_rings_without_a_common_node_have_nobody_to_blame_for(told: list[Finding]) -> None:
+    assert judged(*told, apart()) == []
+
+
 @given(order=st.permutations(range(7)), split=st.integers(0, 7))
 def test_neither_order_nor_a_restart_changes_the_verdict(order: list[int], split: int) -> None:
     losses = [trouble("out_of_sequence", f"n{n}", peer=f"rail-2/Ethernet{n}") for n in range(6)]
