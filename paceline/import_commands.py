@@ -71,6 +71,26 @@ def steps(
     typer.echo(f"{counts} in {output}", err=True)
 
 
+@import_app.command("nvsentinel")
+def nvsentinel(
+    file: Annotated[Path, typer.Argument(help="Health events, a JSON value a line; - is standard input.")],
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--output", "-o", help="Archive to write: .jsonl or .jsonl.zst."),
+    ] = None,
+    bootstrap: Annotated[Optional[str], typer.Option(help="Publish to these brokers instead, as lines come.")] = None,  # noqa: UP045
+    site: Annotated[str, typer.Option(help="The site that findings are of.", envvar="PACELINE_SITE")] = "default",
+    dead_letters: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Append what is refused here, with the reason; without it reasons are on standard error."),
+    ] = None,
+) -> None:
+    """NVSentinel's health events: codes as kernel events, all else as findings that nothing acts on."""
+    from paceline.import_nvsentinel import import_nvsentinel
+
+    raise typer.Exit(import_nvsentinel(file, output, bootstrap, site, dead_letters))
+
+
 def _write(output: Path, records: Iterable[tuple[int, Record]]) -> int:
     from schemas.archive import ArchiveWriter
 
