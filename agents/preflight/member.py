@@ -1,0 +1,159 @@
+"""One rank of a pairwise pre-flight: it joins, measures what it is told to, and learns what came out.
+
+Guarantees: every wait is bounded; whatever goes wrong is one line that says who is gone or what to look at; a stranger who
+calls is sent away and costs no measurement more than its place in the line.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from agents.preflight.coordinator import Coordinator
+from agents.preflight.pairs import Meter, MeterError, PairsError, PairsOutcome, PairsSettings, RoundOrder
+from agents.preflight.ring import Ring, RingError, Throttle, measure
+from agents.preflight.sealed import Doorkeeper, NotSealedError, SealedConnection, SealedError, connect_sealed
+
+if TYPE_CHECKING:
+    from agents.preflight.pairs import Peer
+
+__all__ = ["SocketMeter", "take_part"]
+
+_GRACE_S = 60.0
+"""Beyond what joining or a round may take, before rank 0 is held to be gone."""
+
+_LOCAL = ("127.", "localhost", "::1")
+
+
+class SocketMeter:
+    """Measures by a ring all-reduce over TCP.
+
+    Args:
+        rank: this one's.
+        door: where the others of a group call.
+        token: the secret that all share.
+        throttle: holds this rank's sending.
+    """
+
+    def __init__(self, rank: int, door: Doorkeeper, token: bytes, throttle: Throttle | None = None) -> None:
+        self._rank, self._door, self._token, self._throttle = rank, door, token, throttle
+
+    def measure(self, order: RoundOrder, own: int) -> float:
+        """This member's figure; see `Meter`."""
+        deadline_s = time.monotonic() + order.within_s
+        size = len(order.members)
+        following, previous = order.members[(own + 1) % size], order.members[own - 1]
+        hello = {"type": "ring", "number": order.number, "rank": self._rank}
+        opened: list[SealedConnection] = []
+        try:
+            opened.append(connect_sealed(following.host, following.port, self._token, hello, deadline_s))
+            opened.append(self._called_by(previous, order.number, deadline_s))
+            opened[1].send(hello)
+            opened[0].receive(max(0.001, deadline_s - time.monotonic()))
+            ring = Ring(own, size, opened[0].socket, opened[1].socket)
+            return measure(ring, order.total_bytes, order.repeats, deadline_s, self._throttle)
+        except (SealedError, RingError, OSError) as error:
+            raise MeterError(f"with {following.name}: {error}") from None
+        finally:
+            for connection in opened:
+                connection.close()
+
+    def _called_by(self, peer: Peer, number: int, deadline_s: float) -> SealedConnection:
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            caller = self._door.next_caller(left_s)
+            if caller is None:
+                break
+            connection, said = caller
+            if (said.get("type"), said.get("number"), said.get("rank")) == ("ring", number, peer.rank):
+                return connection
+            connection.close()  # of a round that is over
+        raise SealedError(f"{peer.name} did not call")
+
+
+def take_part(settings: PairsSettings, others: Mapping[str, Meter] | None = None) -> PairsOutcome:
+    """Join, measure and learn; rank 0 also coordinates.
+
+    Args:
+        settings: this rank's.
+        others: meters that this node has beside that of sockets, by name.
+
+    Raises:
+        PairsError: rank 0 cannot be reached or is gone, it refuses this rank, or the port is taken.
+    """
+    coordinator, is_told = None, False
+    door = Doorkeeper(socket.create_server(("", 0)), settings.token)
+    try:
+        if settings.rank == 0:
+            coordinator = Coordinator(settings, _listener(settings))
+            coordinator.start()
+        throttle = Throttle(settings.throttle_bytes_per_s) if settings.throttle_bytes_per_s else None
+        meters = {**(others or {}), "sockets": SocketMeter(settings.rank, door, settings.token, throttle)}
+        outcome = _taken_part(settings, door.port, meters)
+        is_told = True
+        return outcome
+    finally:
+        door.close()
+        if coordinator is not None:
+            # Rank 0 is told first; the others must be told before it goes.
+            coordinator.close(_GRACE_S if is_told else 0.0)
+
+
+def _taken_part(settings: PairsSettings, port: int, meters: Mapping[str, Meter]) -> PairsOutcome:
+    join = {
+        "type": "join",
+        "rank": settings.rank,
+        "nodes": settings.nodes,
+        "name": settings.name,
+        "address": settings.address,
+        "port": port,
+        "backends": sorted(meters),
+    }
+    has_heard = False
+    try:
+        with connect_sealed(
+            settings.host, settings.port, settings.token, join, time.monotonic() + settings.join_s
+        ) as rank_0:
+            while True:
+                said = rank_0.receive(max(settings.join_s, settings.measure_s) + _GRACE_S)
+                has_heard = True
+                if said.get("type") == "verdict":
+                    return PairsOutcome.from_message(said)
+                if said.get("type") == "end":
+                    raise PairsError(str(said.get("why")))
+                rank_0.send(_result(settings.rank, said, meters))
+    except NotSealedError as error:
+        raise PairsError(f"rank 0 at {settings.host}:{settings.port}: {error}") from None
+    except SealedError as error:
+        hint = "it ended, or its node is gone" if has_heard else "is it running, and is the token the same there?"
+        raise PairsError(f"rank 0 at {settings.host}:{settings.port}: {error}; {hint}") from None
+
+
+def _result(rank: int, said: Mapping[str, Any], meters: Mapping[str, Meter]) -> dict[str, Any]:
+    order = RoundOrder.from_message(said)
+    result: dict[str, Any] = {"type": "result", "number": order.number}
+    own = next((place for place, peer in enumerate(order.members) if peer.rank == rank), None)
+    meter = meters.get(str(said.get("backend")))
+    if own is None or meter is None:
+        return result | {"why": f"asked for what it cannot measure: {said.get('backend')!r}"}
+    try:
+        figure = meter.measure(order, own)
+    except MeterError as error:
+        return result | {"why": str(error)}
+    return result | ({"follows": True} if figure is None else {"gb_s": figure})
+
+
+def _listener(settings: PairsSettings) -> socket.socket:
+    """Where rank 0 is called. A name of its own may stand for loopback here, so it listens on all addresses but for loopback's."""
+    is_local = settings.host.startswith(_LOCAL)
+    is_v6 = ":" in settings.host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host if is_local else "", settings.port), family=family, backlog=1024)
+    except OSError as error:
+        raise PairsError(f"rank 0 cannot listen at {settings.host}:{settings.port}: {error.strerror}") from None
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return listener
