@@ -152,6 +152,8 @@ class Decision(Record):
     first record that was judged by other reference records than the one before it: `detail` says, by `topic/partition`,
     how many of those had been read. `signing_key_taken` stands before the first record whose commands name another signing
     key; its subject is the key, `none` without one. `held` says which guard kept a command from more than `observe`.
+    `result_taken` is about a command: its source is the result, and `taken_at` of `detail` the findings record before whose
+    judgement it was taken.
     """
 
     record: Literal["decision"] = "decision"
@@ -167,6 +169,7 @@ class Decision(Record):
         "suppressed",
         "signing_key_taken",
         "held",
+        "result_taken",
     ]
     lane: Literal["urgent", "settled"] | None = None
     subject_id: str

@@ -1,7 +1,7 @@
 """Replay of the decisions journal: the engine runs again over the recorded findings, and every byte is held against the record.
 
-Which reference records were in force at which finding is taken from the journal; all else follows from the findings' own
-order. A worker that was started anew under other reference records wrote some numbers again with other bytes: what it
+Which reference records were in force at which finding is taken from the journal, and so is before which of them a result was
+taken; all else follows from the findings' own order. A worker that was started anew under other reference records wrote some numbers again with other bytes: what it
 wrote before is run again as well, as far as it had come. What was written twice with the same bytes counts once. Which key
 signed is in the journal too; the signatures themselves are not made again.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from schemas.archive import ArchiveLine, BadLine
     from schemas.base import Record
-    from streams.recorded_journal import RecordedJournal, Run
+    from streams.recorded_journal import Entry, RecordedJournal, Run
 
 __all__ = ["Comparison", "Difference", "replay_journal"]
 
@@ -127,12 +127,31 @@ def _again(recorded: RecordedJournal, partition: int, run: Run) -> Iterator[_Out
         if offset in run.points:
             reference.up_to(roster, run.points[offset])
         engine.key_id = run.keys.get(offset, engine.key_id)
+        for entry in run.held.get(offset, ()):
+            # Held until it settles: what it leads to follows from the findings record that is judged next.
+            _judged(engine, _held_line(recorded, entry))
         made = _judged(engine, line)
         last = max((record.sequence for record in made if isinstance(record, Decision)), default=-1)
         for record in made:
             yield _output(record, partition, record.sequence if isinstance(record, Decision) else last)
         if last > run.last:
             return
+
+
+def _held_line(recorded: RecordedJournal, entry: Entry) -> ArchiveLine:
+    """The record of another topic that an entry says was taken.
+
+    Raises:
+        UnusableJournalError: it is not in the archive.
+    """
+    source = entry.decision.source
+    assert source is not None
+    line = recorded.held[source.topic].get(source.partition, {}).get(source.offset)
+    if line is None:
+        raise UnusableJournalError(
+            f"{source.topic}/{source.partition} has no record at offset {source.offset}; its journal says that it was taken"
+        )
+    return line
 
 
 def _judged(engine: DecisionsEngine, line: ArchiveLine) -> list[Record]:

@@ -17,7 +17,7 @@ from schemas.codec import decode_value
 from schemas.errors import SchemaError
 from schemas.findings import Finding
 from schemas.fleet import Job, Node, Policy
-from schemas.remediation import Command, Decision, Incident
+from schemas.remediation import ActionResult, Command, Decision, Incident
 from schemas.topics import topic_named, topic_of
 from streams.decisions.journal import NO_KEY
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "RecordedJournal", "Run", "UnusableJournalError", "read_journal"]
 
 FINDINGS = topic_of(Finding).name
+HELD = (topic_of(ActionResult).name,)
 JOURNAL = topic_of(Decision).name
 OUTPUTS = (topic_of(Incident).name, topic_of(Command).name)
 REFERENCE = tuple(topic_of(family).name for family in (Job, Node, Policy))
@@ -59,6 +60,12 @@ class Entry:
         at = self.decision.detail.get("taken_at", self.decision.source.offset)
         return at if isinstance(at, int) else self.decision.source.offset
 
+    @property
+    def is_of_held(self) -> bool:
+        """Whether it says that a record of another topic than findings was taken."""
+        assert self.decision.source is not None
+        return self.decision.source.topic in HELD
+
 
 @dataclass(slots=True)
 class Run:
@@ -68,11 +75,13 @@ class Run:
         entries: by sequence, those that it went on from and its own.
         points: by findings offset, how much of each reference partition had been read before that record was judged.
         keys: by findings offset, the key by which commands were signed from that record on; None for none.
+        held: by findings offset, entries of records of other topics that had been read by then.
     """
 
     entries: dict[int, Entry] = field(default_factory=dict)
     points: dict[int, dict[str, int]] = field(default_factory=dict)
     keys: dict[int, str | None] = field(default_factory=dict)
+    held: dict[int, list[Entry]] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -89,7 +98,9 @@ class Run:
     def add(self, entry: Entry) -> None:
         """Take the next entry."""
         self.entries[entry.decision.sequence] = entry
-        if entry.decision.action == "reference_taken":
+        if entry.is_of_held:
+            self.held.setdefault(entry.taken_at, []).append(entry)
+        elif entry.decision.action == "reference_taken":
             self.points[entry.taken_at] = _counts(entry)
         elif entry.decision.action == "signing_key_taken":
             key_id = entry.decision.subject_id
@@ -103,6 +114,7 @@ class RecordedJournal:
     Attributes:
         site_id: the site that it decides for.
         findings: by partition and offset, from 0 on without a gap.
+        held: by topic, partition and offset, results.
         reference: by `topic/partition` and offset.
         runs: by partition of findings, in the order in which they were written; all but the last were given up.
         outputs: journal, incidents and commands in the order of their partitions.
@@ -111,6 +123,7 @@ class RecordedJournal:
 
     site_id: str
     findings: dict[int, dict[int, ArchiveLine]]
+    held: dict[str, dict[int, dict[int, ArchiveLine]]]
     reference: dict[str, dict[int, ArchiveLine]]
     runs: dict[int, list[Run]]
     outputs: list[ArchiveLine]
@@ -153,6 +166,7 @@ def read_journal(lines: Iterable[ArchiveLine | BadLine]) -> RecordedJournal:
     return RecordedJournal(
         sites[0],
         {partition: findings[partition] for partition in sorted(runs)},
+        {topic: by_topic.get(topic, {}) for topic in HELD},
         {f"{topic}/{number}": by_topic[topic][number] for topic in REFERENCE for number in by_topic.get(topic, {})},
         {partition: runs[partition] for partition in sorted(runs)},
         [
@@ -181,7 +195,7 @@ def _add(runs: list[Run], entry: Entry) -> bool:
 
 
 def _by_topic(lines: Iterable[ArchiveLine | BadLine]) -> dict[str, dict[int, dict[int, ArchiveLine]]]:
-    wanted = {FINDINGS, JOURNAL, *OUTPUTS, *REFERENCE}
+    wanted = {FINDINGS, *HELD, JOURNAL, *OUTPUTS, *REFERENCE}
     found: dict[str, dict[int, dict[int, ArchiveLine]]] = {}
     for line in lines:
         if isinstance(line, BadLine):
@@ -215,8 +229,10 @@ def _entry(line: ArchiveLine) -> Entry:
     except SchemaError as error:
         raise UnusableJournalError(f"line {line.number}: {line.topic}: {error}") from None
     assert isinstance(decision, Decision)
-    if decision.source is None or decision.source.topic != FINDINGS:
+    if decision.source is None or decision.source.topic not in {FINDINGS, *HELD}:
         raise UnusableJournalError(f"line {line.number}: entry {decision.sequence} names no record of {FINDINGS}")
+    if decision.source.topic in HELD and not isinstance(decision.detail.get("taken_at"), int):
+        raise UnusableJournalError(f"line {line.number}: entry {decision.sequence} does not say when it was taken")
     return Entry(line, canonical(line.value), decision)
 
 

@@ -1,8 +1,8 @@
 """A decisions worker without Kafka: topics as lists, a feed of reference records, snapshots, and sudden ends.
 
 It does what `streams.faust_roles` does, one step at a time and in whatever order a test asks for: reference records are
-read by partition at any moment, findings are judged one by one, and a restart goes on from the last snapshot with all
-reference records read.
+read by partition at any moment, findings and results are judged one by one, and a restart goes on from the last snapshot with
+all reference records read. After a restart its topics are read in any order among each other, as Kafka gives them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import orjson
 
 from schemas.archive import ArchiveLine
 from schemas.codec import message
-from schemas.findings import Evidence, Finding
+from schemas.findings import Evidence
 from schemas.topics import topic_of
 from streams.core.position import Position, event_time_of
 from streams.core.roster import Roster
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from schemas.base import Record
 
 __all__ = ["DecisionsWorker"]
-
-FINDINGS = topic_of(Finding).name
 
 
 class DecisionsWorker:
@@ -48,8 +46,8 @@ class DecisionsWorker:
         self._site_id, self._rng, self._partition = site_id, rng, partition
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self._reference: dict[tuple[str, int], list[Record]] = defaultdict(list)
-        self._findings: list[Record] = []
-        self._stored: tuple[PackedSnapshot, int, int] | None = None
+        self._logs: dict[str, list[Record]] = defaultdict(list)
+        self._stored: tuple[PackedSnapshot, dict[str, int], dict[str, int]] | None = None
         self._start()
 
     def publish(self, record: Record) -> None:
@@ -64,30 +62,33 @@ class DecisionsWorker:
             self._read_one()
 
     def find(self, record: Record) -> None:
-        """Append a finding or a mark, and judge it."""
-        self._findings.append(record)
+        """Append a finding, a mark or what came of a command, and judge it."""
+        topic = topic_of(record).name
+        self._logs[topic].append(record)
         self._append(record, self._partition)
-        self._judge(len(self._findings) - 1)
+        self._judge(topic, len(self._logs[topic]) - 1)
 
     def snapshot(self) -> None:
         """Store the engine's state with what it holds and where to go on."""
         packed = pack(self._engine.snapshot())
-        folded = len(self._findings) - 1
-        resume = self._engine.resume_offsets().get(FINDINGS, folded + 1)
-        self._stored = (packed, folded, resume)
+        folded = {topic: len(log) - 1 for topic, log in self._logs.items()}
+        waiting = self._engine.resume_offsets()
+        self._stored = (packed, folded, {topic: waiting.get(topic, last + 1) for topic, last in folded.items()})
 
     def kill(self) -> None:
         """End without a word and start again: from the last snapshot, or from the beginning without one."""
         self._start()
         while self._read_one():
             pass
-        if self._stored is None:
-            begin = 0
-        else:
-            packed, folded, begin = self._stored
-            self._engine.restore(unpack(packed.chunks, packed.digest), {FINDINGS: folded})
-        for offset in range(begin, len(self._findings)):
-            self._judge(offset)
+        following = dict.fromkeys(self._logs, 0)
+        if self._stored is not None:
+            packed, folded, resume = self._stored
+            self._engine.restore(unpack(packed.chunks, packed.digest), folded)
+            following |= resume
+        while unread := [topic for topic, offset in following.items() if offset < len(self._logs[topic])]:
+            topic = self._rng.choice(unread)
+            self._judge(topic, following[topic])
+            following[topic] += 1
             if self._rng.random() < 0.1:
                 self._read_one()
 
@@ -110,10 +111,10 @@ class DecisionsWorker:
         self._roster.take(self._reference[place][offset], Evidence(topic=topic, partition=partition, offset=offset))
         return True
 
-    def _judge(self, offset: int) -> None:
-        record = self._findings[offset]
+    def _judge(self, topic: str, offset: int) -> None:
+        record = self._logs[topic][offset]
         at_ns = getattr(record, "mark_ns", None) or event_time_of(record) or 0
-        position = Position(FINDINGS, self._partition, offset, at_ns // 1_000_000)
+        position = Position(topic, self._partition, offset, at_ns // 1_000_000)
         for output in self._engine.on_record(record, position):
             self._append(output, 1)
 

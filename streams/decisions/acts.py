@@ -131,9 +131,9 @@ class Acts:
             return concluded
         return None
 
-    def is_under_way(self, command_id: str) -> bool:
-        """Whether a command went out and has no result yet."""
-        return any(act.command_id == command_id and not act.outcome for act in self._given)
+    def outcome_of(self, command_id: str) -> str | None:
+        """What came of a command: empty while there is no result, None for one that did not go out."""
+        return next((act.outcome for act in self._given if act.command_id == command_id), None)
 
     def owner_of(self, target: str) -> str | None:
         """The command that took a target out and is known to have been carried out; None for what is not out by that."""

@@ -39,7 +39,7 @@ __all__ = ["INPUTS", "build_app"]
 INPUTS: dict[Role, tuple[str, ...]] = {
     "telemetry": ("gpu-frames", "fabric-frames", "kernel-events", "node-status"),
     "jobs": ("step-timings", "collective-digests"),
-    "decisions": ("findings",),
+    "decisions": ("findings", "action-results"),
 }
 """Topic families that each role reads as a group; all topics of a role share one partition count."""
 

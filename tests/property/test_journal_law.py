@@ -18,6 +18,7 @@ from laws import LAW
 
 from schemas.findings import ProgressMark, Subject
 from schemas.fleet import Node, RulePolicy
+from schemas.remediation import ActionResult
 from streams.journal_replay import replay_journal
 
 if TYPE_CHECKING:
@@ -116,6 +117,19 @@ def a_reference_record(rng: random.Random, version: int) -> Record:
             return job(4, version=1)
 
 
+def a_result(rng: random.Random, second: float, worker: DecisionsWorker) -> Record:
+    """A result of something that was commanded, or of nothing that is known, as actuators' clocks say."""
+    commands = [orjson.loads(value)["command_id"] for value in worker.recorded("command")][-6:]
+    return ActionResult(
+        command_id=rng.choice([*commands, "cmd-unknown"]),
+        site_id=SITE,
+        actuator_id=rng.choice(["slurm", "webhook"]),
+        event_time_ns=at(round(second + rng.choice([0, 0, -30, 30]), 3)),
+        outcome=rng.choice(["applied", "applied", "refused", "failed", "expired"]),
+        code=rng.choice([None, "already_so", "kill_switch"]),
+    )
+
+
 def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
     rng = random.Random(seed)
     worker = DecisionsWorker(SITE, rng)
@@ -135,6 +149,8 @@ def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
             # Started again with another key, or without one.
             worker.key_id = rng.choice([worker.key_id, *KEYS])
             worker.kill()
+        if rng.random() < 0.3:
+            worker.find(a_result(rng, second, worker))
         if rng.random() < 0.5:
             worker.find(a_finding(rng, round(second - rng.random() * 5, 3)))
         else:
@@ -161,6 +177,7 @@ def test_a_journal_replays_to_the_bytes_that_were_written(seed: int, records: in
     assert comparison.same == len(written)
     event(f"restarts with other bytes: {comparison.restarts}")
     actions = [orjson.loads(entry)["action"] for entry in worker.recorded("decision")]
+    event(f"results: {min(3, actions.count('result_taken'))}")
     event(f"held: {min(3, actions.count('held'))}")
     event(f"orders: {min(3, sum(orjson.loads(order)['mode'] != 'observe' for order in worker.recorded('command')))}")
     event(f"commands: {min(3, len(worker.recorded('command')))}")
