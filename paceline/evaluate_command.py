@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["EvaluateOptions", "OptionError", "evaluate_command"]
 
 
+ACTS = "acts"
+"""The suite that holds acts against their cost: no labelled cases, but fleets that fail at published rates."""
+
+
 class OptionError(Exception):
     """An option that cannot be followed; the text says which and what there is."""
 
@@ -78,6 +82,8 @@ def evaluate_command(options: EvaluateOptions, as_json: bool, verbose: bool, out
     """Evaluate; 0 when all gates hold, 1 when one failed, 2 when it could not run, 130 on Ctrl-C."""
     try:
         _check(options, out)
+        if options.suite == ACTS:
+            return _evaluate_acts(options, as_json, out)
         by_detector = _run(options)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
@@ -100,6 +106,22 @@ def evaluate_command(options: EvaluateOptions, as_json: bool, verbose: bool, out
     else:
         _print_report(options, by_detector, gates, verbose)
     return 1 if any(gate.holds is False for gate in gates) else 0
+
+
+def _evaluate_acts(options: EvaluateOptions, as_json: bool, out: Path | None) -> int:
+    """Acts against their cost; loaded when asked for."""
+    from paceline.evaluation.acts.command import ACTS_SEEDS, acts_runs, acts_told
+
+    runs = acts_runs(options.seeds or ACTS_SEEDS, options.jobs or _cores(), lambda line: typer.echo(line, err=True))
+    lines, records, holds = acts_told(runs)
+    told = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
+    if out is not None:
+        try:
+            out.write_bytes(told)
+        except OSError as error:
+            return _refuse(f"--out: {error}")
+    print(told.decode() if as_json else "\n".join(lines))
+    return 0 if holds else 1
 
 
 def _run(options: EvaluateOptions) -> dict[str, list[CaseOutcome]]:
@@ -135,8 +157,10 @@ def _check(options: EvaluateOptions, out: Path | None) -> None:
     Raises:
         OptionError: an option is out of its range; the text says which.
     """
-    if options.suite not in SUITES:
-        raise OptionError(f"no suite {options.suite!r}; there are {', '.join(SUITES)}")
+    if options.suite not in {*SUITES, ACTS}:
+        raise OptionError(f"no suite {options.suite!r}; there are {', '.join(SUITES)}, {ACTS}")
+    if options.suite == ACTS and options != EvaluateOptions(ACTS, options.seeds, jobs=options.jobs):
+        raise OptionError(f"suite {ACTS} takes --seeds, --jobs, --json and --out alone")
     unknown = sorted(set(options.without) - set(PARTS))
     if unknown:
         raise OptionError(f"--without knows {', '.join(PARTS)}; not {', '.join(unknown)}")
