@@ -13,7 +13,6 @@ from typing import Annotated, Optional
 import typer
 
 from paceline.act_command import act_app
-from paceline.approve_command import approve
 from paceline.broker_commands import broker_app
 from paceline.brokers_option import Bootstrap
 from paceline.diagnose_commands import diagnose_app
@@ -41,7 +40,6 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
-app.command()(approve)
 for review_command in (record, archive, replay, diff, report):
     app.command()(review_command)
 
@@ -78,10 +76,6 @@ def worker(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Key that signs commands; read by role decisions alone.", envvar="PACELINE_SIGNING_KEY"),
     ] = None,
-    keyring: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Ring by which approvals are checked, in role decisions.", envvar="PACELINE_KEYRING"),
-    ] = None,
     announce: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """The Faust processors of one role, or of all three in processes of their own."""
@@ -89,16 +83,7 @@ def worker(
 
     raise typer.Exit(
         worker_command(
-            role,
-            bootstrap,
-            site,
-            instance_id,
-            metrics_port,
-            announce,
-            snapshot_every,
-            session_timeout,
-            signing_key,
-            keyring,
+            role, bootstrap, site, instance_id, metrics_port, announce, snapshot_every, session_timeout, signing_key
         )
     )
 
