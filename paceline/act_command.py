@@ -12,6 +12,8 @@ from paceline.brokers_option import Bootstrap
 from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agents.actuators.actuator import ActuatorSettings
     from agents.actuators.hands import Hands
 
@@ -74,8 +76,10 @@ def slurm(
     from agents.actuators.slurm import SlurmHands
 
     settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
-    hands = SlurmHands(Scontrol(scontrol), short_names)
-    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce))
+    program = Scontrol(scontrol)
+    hands = SlurmHands(program, short_names)
+    # A request of an actuator that was killed is waited for, before the next one looks whether it took effect.
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, on_lock=program.hand_down))
 
 
 @act_app.command("webhook")
@@ -137,6 +141,7 @@ def _run(
     state_dir: Path,
     announce: bool,
     is_spoken: bool = False,
+    on_lock: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Run until told to stop; 2 when a setting does not hold, 1 when it cannot go on."""
     from confluent_kafka import KafkaException
@@ -157,6 +162,7 @@ def _run(
     try:
         ring = KeyringFile(keyring)
         memory = ActuatorMemory(state_dir / f"{settings.actuator_id}.sqlite", settings.actuator_id, time.time_ns())
+        on_lock(memory.lock)
         feed = PolicyFeed(client, Permission(settings.site_id))
     except (KeyFileError, ActuatorMemoryError, PolicyFeedError) as error:
         typer.echo(f"paceline: {error}", err=True)

@@ -38,6 +38,14 @@ _PATIENCE_S = (1.0, 2.0, 4.0)
 T = TypeVar("T")
 
 
+class _NoLongerError(Exception):
+    """Between two tries of an act it ceased to be allowed."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
 @dataclass(frozen=True, slots=True)
 class ActuatorSettings:
     """Who an actuator is.
@@ -179,7 +187,11 @@ class Actuator:
 
     def _act(self, command: Command, before: State, judgement: Judgement) -> str:
         try:
-            done = self._patiently(lambda: self._hands.act(command, before))
+            done = self._patiently(lambda: self._hands.act(command, before), command)
+        except _NoLongerError as error:
+            if self._took_effect(command, before):
+                return self._end(command, "applied", "", f"took effect, though nobody answered: {error}", judgement)
+            return self._end(command, error.refusal.outcome, error.refusal.code, error.refusal.text)
         except (TargetAwayError, ActFailedError) as error:
             if self._took_effect(command, before):
                 return self._end(command, "applied", "", f"took effect, though: {error}", judgement)
@@ -190,11 +202,16 @@ class Actuator:
     def _not_now(self, command: Command) -> Refusal | None:
         """Why nothing may be begun at this moment."""
         now_ns = self._clock_ns()
-        refusal = check_term(command, now_ns) or self._permission(now_ns)
+        refusal = self._forbidden(command, now_ns)
         if refusal is not None:
             return refusal
-        costly = self._memory.begun_since(now_ns - _HOUR_NS, COSTLY_KINDS)
+        # An act that is gone on with after a crash was counted when it began.
+        costly = self._memory.begun_since(now_ns - _HOUR_NS, COSTLY_KINDS, without=command.command_id)
         return self._settings.limits.refusal(command, costly, now_ns)
+
+    def _forbidden(self, command: Command, now_ns: int) -> Refusal | None:
+        """Why the command or the policy lets nothing be done at a time."""
+        return check_term(command, now_ns) or self._permission(now_ns)
 
     def _resume_one(self, remembered: Remembered) -> None:
         command, before = remembered.command, remembered.before
@@ -225,13 +242,17 @@ class Actuator:
             return None
         return self._hands.has_taken_effect(command, before, after)
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _patiently(self, call: Callable[[], T], act_of: Command | None = None) -> T:
+        """Call, and again while nobody answers; an act only as long as its command and the policy let it be done."""
         for pause_s in _PATIENCE_S:
             try:
                 return call()
             except TargetAwayError as error:
                 _LOG.warning("%s; trying again in %.0f s", error, pause_s)
                 self._wait_s(pause_s)
+                refusal = self._forbidden(act_of, self._clock_ns()) if act_of is not None else None
+                if refusal is not None:
+                    raise _NoLongerError(refusal) from error
         return call()
 
     def _refuse(self, refusal: Refusal, payload: bytes | None, place: Evidence, now_ns: int) -> str:

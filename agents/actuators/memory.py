@@ -130,6 +130,11 @@ class ActuatorMemory:
         self.born_ns = int(kept["born_ns"])
         """When this memory began: what was decided earlier may have been done, and nobody would know."""
 
+    @property
+    def lock(self) -> int:
+        """Descriptor of the lock. A program that inherits it keeps the memory taken for as long as it runs."""
+        return self._lock
+
     def known(self, command_id: str) -> Remembered | None:
         """A command of an id, if one was taken."""
         with self._told():
@@ -153,10 +158,12 @@ class ActuatorMemory:
             row = self._database.execute("SELECT sequence FROM sequences WHERE target = ?", (target,)).fetchone()
         return int(row[0]) if row is not None else -1
 
-    def begun_since(self, since_ns: int, kinds: frozenset[str]) -> list[int]:
-        """Times at which acts of some kinds were begun after a time."""
+    def begun_since(self, since_ns: int, kinds: frozenset[str], without: str = "") -> list[int]:
+        """Times at which acts of some kinds were begun after a time, but for the one of a command."""
         with self._told():
-            rows = self._database.execute("SELECT begun_ns, kind FROM commands WHERE begun_ns > ?", (since_ns,))
+            rows = self._database.execute(
+                "SELECT begun_ns, kind FROM commands WHERE begun_ns > ? AND command_id != ?", (since_ns, without)
+            )
             return [int(begun_ns) for begun_ns, kind in rows if kind in kinds]
 
     def owner_of(self, name: str) -> str | None:

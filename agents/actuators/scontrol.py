@@ -97,7 +97,12 @@ class Scontrol:
 
     def __init__(self, program: str = "scontrol", run: Run | None = None) -> None:
         self._program = program
-        self._run = run if run is not None else _run
+        self._inherited: tuple[int, ...] = ()
+        self._run = run if run is not None else self._subprocess
+
+    def hand_down(self, descriptor: int) -> None:
+        """Let each run of the program inherit a descriptor, and hold its lock also when this process has ended."""
+        self._inherited = (descriptor,)
 
     def node(self, name: str) -> NodeRecord:
         """What Slurm says of a node.
@@ -161,6 +166,19 @@ class Scontrol:
             raise TargetAwayError(f"scontrol {arguments[0]}: {said}")
         raise ActFailedError(f"scontrol {arguments[0]}: {said}")
 
+    def _subprocess(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(arguments),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            pass_fds=self._inherited,
+        )
+
 
 def _fields(line: str) -> dict[str, str]:
     """Fields of a record. The first of a name counts: what people wrote stands at the end, and may look like one."""
@@ -168,17 +186,3 @@ def _fields(line: str) -> dict[str, str]:
     for name, value in _FIELD.findall(line):
         fields.setdefault(name, value)
     return fields
-
-
-def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-    return subprocess.run(
-        list(arguments),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_TIMEOUT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-    )

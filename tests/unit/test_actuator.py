@@ -46,7 +46,7 @@ class FleetHands:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.away = 0
+        self.away = self.away_for_acts = 0
         self.breaks: Exception | None = None
 
     def look(self, order: Command) -> dict[str, Any]:
@@ -65,6 +65,9 @@ class FleetHands:
         return Judgement("do")
 
     def act(self, order: Command, state: dict[str, Any]) -> str:
+        if self.away_for_acts:
+            self.away_for_acts -= 1
+            raise TargetAwayError("nobody answers")
         if order.kind == "cordon_node":
             self.fleet.out[order.target.key()] = order.command_id
         elif order.kind == "uncordon_node":
@@ -265,6 +268,38 @@ def test_a_controller_that_is_away_is_tried_again_and_then_told(rig: Rig) -> Non
     rig.hands.away = 99
     assert rig.take(signed(command(number=1, kind="uncordon_node"))) == "target_away"
     assert rig.waited == [1.0, 2.0, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(("expires_s", "word", "log"), [(4, "applied", ["cordon_node node-1"]), (2, "expired", [])])
+def test_an_act_is_tried_again_only_before_its_expiry(rig: Rig, expires_s: int, word: str, log: list[str]) -> None:
+    def wait(pause_s: float) -> None:
+        rig.now_ns += round(pause_s * 1e9)
+
+    rig.actuator._wait_s = wait
+    rig.hands.away_for_acts = 2
+    assert rig.take(signed(command(expires_at_ns=at(expires_s + 1)))) == word
+    assert rig.fleet.log == log
+    assert [result.outcome for result in rig.results()] == [word]
+
+
+def test_an_act_is_not_tried_again_once_the_kill_switch_is_thrown(rig: Rig) -> None:
+    thrown = Policy(policy_version="2", site_id=SITE, effective_from_ns=at(0), kill_switch=True)
+    rig.actuator._wait_s = lambda _: rig.permission.take(thrown)
+    rig.hands.away_for_acts = 1
+    assert rig.take(signed(command())) == "kill_switch"
+    assert rig.fleet.log == []
+
+
+def test_an_act_that_is_gone_on_with_after_a_crash_does_not_count_against_itself(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "m", LocalLimits(costly_per_hour=1))
+    rig.memory.accept(command(), signed(command()).value, "paceline.actions.v1/0/9", at(1))
+    rig.memory.begin("cmd-node-1-0", {"out_by": None}, at(1))
+    rig.restart()
+    rig.permission.take(PolicyHeartbeat(policy_version="1", site_id=SITE, event_time_ns=rig.now_ns))
+    rig.actuator.resume()
+    assert [result.outcome for result in rig.results()] == ["applied"]
+    assert rig.take(signed(command(node_id="node-2"))) == "local_limit", "it counts against the next"
+    rig.memory.close()
 
 
 def test_an_act_that_broke_off_is_held_against_what_the_target_shows(rig: Rig) -> None:

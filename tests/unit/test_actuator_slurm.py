@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +15,15 @@ from hypothesis import strategies as st
 from signed_commands import command
 
 from agents.actuators.hands import ActFailedError, Judgement, TargetAwayError
+from agents.actuators.memory import ActuatorMemory, ActuatorMemoryError
 from agents.actuators.scontrol import Scontrol, is_job_id, is_node_name, plain_text
 from agents.actuators.slurm import SlurmHands
 from schemas.remediation import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[2]
 
 NODE = (
     "NodeName=node-1 Arch=x86_64 CPUAlloc=0 CPUTot=8 AvailableFeatures=(null) NodeAddr=10.0.0.1 Port=6818 "
@@ -255,3 +262,52 @@ def test_any_command_is_carried_out_or_refused_and_each_argument_is_one_plain_li
     for told in fake.told:
         assert all(part.isascii() and part.isprintable() for part in told)
         assert told[-1] != "ALL"
+
+
+ORPHANING = """
+import sys
+from pathlib import Path
+from agents.actuators.memory import ActuatorMemory
+from agents.actuators.memory import ActuatorMemory, ActuatorMemoryError
+from agents.actuators.scontrol import Scontrol
+memory = ActuatorMemory(Path(sys.argv[1]), "slurm", 1)
+scontrol = Scontrol(sys.argv[2])
+scontrol.hand_down(memory.lock)
+scontrol.command("update", "NodeName=node-1")
+"""
+
+
+def test_a_request_that_outlives_its_actuator_keeps_the_next_one_waiting(tmp_path: Path) -> None:
+    """Else the next one would look before it took effect, and ask a second time."""
+    program, gate, begun = tmp_path / "scontrol", tmp_path / "gate", tmp_path / "begun"
+    os.mkfifo(gate)
+    program.write_text(f"#!/bin/sh\ntouch {begun}\nread _ < {gate}\n")
+    program.chmod(0o755)
+    memory = tmp_path / "slurm.sqlite"
+    actuator = subprocess.Popen([sys.executable, "-c", ORPHANING, str(memory), str(program)], cwd=ROOT)
+    try:
+        until(begun.exists)
+        actuator.kill()
+        actuator.wait(60)
+        with pytest.raises(ActuatorMemoryError, match="another process has it"):
+            ActuatorMemory(memory, "slurm", 1)
+    finally:
+        if begun.exists():
+            gate.write_text("go on\n")
+        actuator.kill()
+
+    def is_free() -> bool:
+        try:
+            ActuatorMemory(memory, "slurm", 1).close()
+        except ActuatorMemoryError:
+            return False
+        return True
+
+    until(is_free)
+
+
+def until(holds: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
