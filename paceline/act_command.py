@@ -147,7 +147,6 @@ def _run(
     from confluent_kafka import KafkaException
 
     from agents.actuators.actuator import Actuator
-    from agents.actuators.keyring_file import KeyringFile
     from agents.actuators.memory import ActuatorMemory, ActuatorMemoryError
     from agents.actuators.permission import Permission
     from agents.actuators.policy_feed import PolicyFeed, PolicyFeedError
@@ -191,3 +190,4 @@ def _run(
 
 def _say(line: str) -> None:
     print(line, flush=True)
+    from schemas.keyring_file import KeyringFile

@@ -13,6 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from paceline.act_command import act_app
+from paceline.approve_command import approve
 from paceline.broker_commands import broker_app
 from paceline.brokers_option import Bootstrap
 from paceline.diagnose_commands import diagnose_app
@@ -41,6 +42,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 for review_command in (record, archive, replay, diff, report):
+app.command()(approve)
     app.command()(review_command)
 
 
@@ -78,12 +80,25 @@ def worker(
     ] = None,
     announce: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
+    keyring: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Ring by which approvals are checked, in role decisions.", envvar="PACELINE_KEYRING"),
+    ] = None,
     """The Faust processors of one role, or of all three in processes of their own."""
     from paceline.worker_command import worker_command
 
     raise typer.Exit(
         worker_command(
-            role, bootstrap, site, instance_id, metrics_port, announce, snapshot_every, session_timeout, signing_key
+            role,
+            bootstrap,
+            site,
+            instance_id,
+            metrics_port,
+            announce,
+            snapshot_every,
+            session_timeout,
+            signing_key,
+            keyring,
         )
     )
 

@@ -22,6 +22,7 @@ def worker_command(
     snapshot_every_s: float,
     session_timeout_s: float,
     signing_key: Path | None = None,
+    keyring: Path | None = None,
 ) -> int:
     """Run until told to stop; 2 when a setting does not hold."""
     if snapshot_every_s <= 0 or session_timeout_s < 6:
@@ -32,10 +33,10 @@ def worker_command(
     from streams.faust_roles.settings import ROLES, WorkerSettings
 
     if role == "all":
-        return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s, signing_key)
+        return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s, signing_key, keyring)
     for known in ROLES:
         if role == known:
-            from schemas.key_files import KeyFileError, load_private_key
+            from schemas.key_files import KeyFileError, load_keyring, load_private_key
             from streams.faust_roles.worker import run_worker
 
             settings = WorkerSettings(
@@ -47,11 +48,14 @@ def worker_command(
                 snapshot_every_s=snapshot_every_s,
                 session_timeout_s=session_timeout_s,
                 signing_key=signing_key,
+                keyring=keyring,
             )
             try:
                 if known == "decisions" and signing_key is not None:
                     # Said before the brokers are waited for.
                     load_private_key(signing_key)
+                if known == "decisions" and keyring is not None:
+                    load_keyring(keyring)
                 return run_worker(settings, announce)
             except KeyFileError as error:
                 typer.echo(f"paceline: {error}", err=True)
@@ -70,6 +74,7 @@ def _all(
     snapshot_every_s: float,
     session_timeout_s: float,
     signing_key: Path | None,
+    keyring: Path | None,
 ) -> int:
     """Three processes: a rebalance among the workers of one role must not stop another."""
     from paceline.processes import ChildFailedError, Children
@@ -82,6 +87,8 @@ def _all(
             arguments += ["--snapshot-every", str(snapshot_every_s), "--session-timeout", str(session_timeout_s)]
             if signing_key is not None and role == "decisions":
                 arguments += ["--signing-key", str(signing_key)]
+            if keyring is not None and role == "decisions":
+                arguments += ["--keyring", str(keyring)]
             if metrics_port is not None:
                 arguments += ["--metrics-port", str(metrics_port + index if metrics_port else 0)]
             children.start(f"worker {role}", [*arguments, "--announce"])

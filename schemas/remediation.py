@@ -92,7 +92,10 @@ class Cause(Record):
 
 
 class Command(Record):
-    """A remediation order. In mode `observe` it states what would be done and nobody may carry it out."""
+    """A remediation order. In mode `observe` it states what would be done and nobody may carry it out.
+
+    `supersedes` is the command that waited for consent and in whose place this one stands, and `approved_by` who gave it.
+    """
 
     record: Literal["command"] = "command"
     command_id: Identifier
@@ -112,6 +115,8 @@ class Command(Record):
     cost_estimate: dict[str, float] = Field(default_factory=dict)
     policy_version: str = "default"
     key_id: str | None = None
+    supersedes: Identifier | None = None
+    approved_by: Identifier | None = None
 
 
 class ActionResult(Record):
@@ -134,7 +139,10 @@ class ActionResult(Record):
 
 
 class Approval(Record):
-    """A person's consent to one waiting command."""
+    """A person's consent to one waiting command, signed by a key whose holder is the approver.
+
+    What it makes may be carried out until `expires_at_ns`, and not beyond the command's own term.
+    """
 
     record: Literal["approval"] = "approval"
     command_id: Identifier
@@ -152,8 +160,8 @@ class Decision(Record):
     first record that was judged by other reference records than the one before it: `detail` says, by `topic/partition`,
     how many of those had been read. `signing_key_taken` stands before the first record whose commands name another signing
     key; its subject is the key, `none` without one. `held` says which guard kept a command from more than `observe`.
-    `result_taken` is about a command: its source is the result, and `taken_at` of `detail` the findings record before whose
-    judgement it was taken.
+    `result_taken`, `approval_taken` and `approval_refused` are about a command: their source is the result or the approval, and
+    `taken_at` of `detail` is the offset of the findings record with which it was taken.
     """
 
     record: Literal["decision"] = "decision"
@@ -170,6 +178,8 @@ class Decision(Record):
         "signing_key_taken",
         "held",
         "result_taken",
+        "approval_taken",
+        "approval_refused",
     ]
     lane: Literal["urgent", "settled"] | None = None
     subject_id: str

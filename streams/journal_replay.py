@@ -19,7 +19,7 @@ import orjson
 from schemas.codec import MAX_RECORD_BYTES, decode_value, message
 from schemas.errors import SchemaError
 from schemas.findings import Evidence
-from schemas.remediation import Decision
+from schemas.remediation import Approval, Decision
 from schemas.signatures import SIGNATURE_HEADER
 from streams.core.admission import refusal
 from streams.core.position import Position
@@ -129,7 +129,7 @@ def _again(recorded: RecordedJournal, partition: int, run: Run) -> Iterator[_Out
         engine.key_id = run.keys.get(offset, engine.key_id)
         for entry in run.held.get(offset, ()):
             # Held until it settles: what it leads to follows from the findings record that is judged next.
-            _judged(engine, _held_line(recorded, entry))
+            _judged(engine, _held_line(recorded, entry), entry)
         made = _judged(engine, line)
         last = max((record.sequence for record in made if isinstance(record, Decision)), default=-1)
         for record in made:
@@ -154,8 +154,14 @@ def _held_line(recorded: RecordedJournal, entry: Entry) -> ArchiveLine:
     return line
 
 
-def _judged(engine: DecisionsEngine, line: ArchiveLine) -> list[Record]:
-    """The engine's answer to one message; what the boundary of a worker refuses is refused here."""
+def _judged(engine: DecisionsEngine, line: ArchiveLine, entry: Entry | None = None) -> list[Record]:
+    """The engine's answer to one message; what the boundary of a worker refuses is refused here.
+
+    Args:
+        engine: what judges it.
+        line: the message.
+        entry: what the journal says of it, where that is needed: the worker's ring and clock are not here.
+    """
     if line.value is None or len(canonical(line.value)) > MAX_RECORD_BYTES:
         return []
     position = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
@@ -163,6 +169,9 @@ def _judged(engine: DecisionsEngine, line: ArchiveLine) -> list[Record]:
         record = decode_value(line.topic, line.value)
         if refusal(record, _key(line), line.headers.get("schema"), position) is not None:
             return []
+        if isinstance(record, Approval):
+            word = entry.decision.detail.get("signature") if entry is not None else None
+            return engine.on_approval(record, None if word == "holds" else str(word), position)
         return engine.on_record(record, position)
     except Exception:  # noqa: BLE001 (a worker's boundary makes a dead letter of it and goes on, and so does this)
         return []

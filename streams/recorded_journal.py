@@ -17,7 +17,7 @@ from schemas.codec import decode_value
 from schemas.errors import SchemaError
 from schemas.findings import Finding
 from schemas.fleet import Job, Node, Policy
-from schemas.remediation import ActionResult, Command, Decision, Incident
+from schemas.remediation import ActionResult, Approval, Command, Decision, Incident
 from schemas.topics import topic_named, topic_of
 from streams.decisions.journal import NO_KEY
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "RecordedJournal", "Run", "UnusableJournalError", "read_journal"]
 
 FINDINGS = topic_of(Finding).name
-HELD = (topic_of(ActionResult).name,)
+HELD = (topic_of(ActionResult).name, topic_of(Approval).name)
 JOURNAL = topic_of(Decision).name
 OUTPUTS = (topic_of(Incident).name, topic_of(Command).name)
 REFERENCE = tuple(topic_of(family).name for family in (Job, Node, Policy))
@@ -114,7 +114,7 @@ class RecordedJournal:
     Attributes:
         site_id: the site that it decides for.
         findings: by partition and offset, from 0 on without a gap.
-        held: by topic, partition and offset, results.
+        held: by topic, partition and offset, results and approvals.
         reference: by `topic/partition` and offset.
         runs: by partition of findings, in the order in which they were written; all but the last were given up.
         outputs: journal, incidents and commands in the order of their partitions.

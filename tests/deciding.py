@@ -8,7 +8,7 @@ from factories import SITE, START_NS, at, finding, policy
 
 from schemas.findings import ProgressMark, Subject
 from schemas.fleet import Node
-from schemas.remediation import ActionResult, Command
+from schemas.remediation import ActionResult, Approval, Command
 from streams.core.position import Position
 from streams.core.roster import Roster
 from streams.engines.decisions import DecisionsEngine
@@ -16,9 +16,10 @@ from streams.engines.decisions import DecisionsEngine
 if TYPE_CHECKING:
     from schemas.base import Record
 
-__all__ = ["FINDINGS", "RESULTS", "engine_of", "fed", "lost", "mark", "of", "orders", "result"]
+__all__ = ["APPROVALS", "FINDINGS", "RESULTS", "approval", "engine_of", "fed", "lost", "mark", "of", "orders", "result"]
 
 RESULTS = "paceline.action-results.v1"
+APPROVALS = "paceline.approvals.v1"
 FINDINGS = "paceline.findings.v1"
 
 
@@ -66,4 +67,16 @@ def result(
         event_time_ns=at(second),
         outcome=outcome,
         code=code,
+    )
+
+
+def approval(
+    second: float, command_id: str, approver: str = "ada", minutes: float = 60.0, site: str = SITE
+) -> Approval:
+    return Approval(
+        command_id=command_id,
+        site_id=site,
+        approver=approver,
+        event_time_ns=at(second),
+        expires_at_ns=at(second + 60 * minutes),
     )

@@ -131,6 +131,14 @@ class Acts:
             return concluded
         return None
 
+    def without(self, command_id: str) -> Acts:
+        """The same record as if a command had not gone out."""
+        others = Acts()
+        others._wanted = list(self._wanted)
+        others._given = [act for act in self._given if act.command_id != command_id]
+        others._owned = dict(self._owned)
+        return others
+
     def outcome_of(self, command_id: str) -> str | None:
         """What came of a command: empty while there is no result, None for one that did not go out."""
         return next((act.outcome for act in self._given if act.command_id == command_id), None)

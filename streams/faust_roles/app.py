@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import faust
 
+from schemas.keyring_file import KeyringFile
 from schemas.topics import TOPICS, app_id, topic_named
 from streams.core.roster import Roster
 from streams.engines.decisions import DecisionsEngine
@@ -22,6 +23,7 @@ from streams.engines.jobs import JobsEngine
 from streams.engines.telemetry import TelemetryEngine
 from streams.faust_roles.boundary import Boundary
 from streams.faust_roles.command_signer import CommandSigner
+from streams.faust_roles.consent_check import ConsentCheck
 from streams.faust_roles.metrics import WorkerMetrics
 from streams.faust_roles.reference_feed import ReferenceFeed
 from streams.faust_roles.snapshot_table import SnapshotSlots
@@ -39,7 +41,7 @@ __all__ = ["INPUTS", "build_app"]
 INPUTS: dict[Role, tuple[str, ...]] = {
     "telemetry": ("gpu-frames", "fabric-frames", "kernel-events", "node-status"),
     "jobs": ("step-timings", "collective-digests"),
-    "decisions": ("findings", "action-results"),
+    "decisions": ("findings", "action-results", "approvals"),
 }
 """Topic families that each role reads as a group; all topics of a role share one partition count."""
 
@@ -51,7 +53,7 @@ def build_app(settings: WorkerSettings) -> faust.App:
     the reference feed has caught up.
 
     Raises:
-        KeyFileError: the signing key cannot be used.
+        KeyFileError: the signing key or the ring cannot be used.
     """
     app = faust.App(
         app_id(settings.role),
@@ -95,7 +97,7 @@ def build_app(settings: WorkerSettings) -> faust.App:
         time.monotonic,
         metrics,
     )
-    boundary = Boundary(keeper, _sender(app), metrics, signer)
+    boundary = Boundary(keeper, _sender(app), metrics, signer, _consent_check(settings))
     app.paceline_keeper = keeper
     _resume_from_snapshots(app, settings, keeper)
     app.paceline_metrics = metrics
@@ -139,6 +141,11 @@ def _signer(settings: WorkerSettings) -> CommandSigner | None:
     if settings.role != "decisions" or settings.signing_key is None:
         return None
     return CommandSigner.of_file(settings.signing_key)
+
+
+def _consent_check(settings: WorkerSettings) -> ConsentCheck:
+    ring = KeyringFile(settings.keyring) if settings.role == "decisions" and settings.keyring is not None else None
+    return ConsentCheck(ring.current if ring is not None else None, time.time_ns)
 
 
 def _engine_factory(settings: WorkerSettings, roster: Roster, signer: CommandSigner | None) -> Callable[[int], Engine]:

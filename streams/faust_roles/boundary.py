@@ -16,6 +16,7 @@ import structlog
 
 from schemas.codec import decode, message
 from schemas.errors import InvalidRecordError, SchemaError
+from schemas.remediation import Approval
 from schemas.topics import DEAD_LETTER, LATE, topic_named
 from streams.core.admission import refusal
 from streams.core.position import Position
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
     from streams.faust_roles.command_signer import CommandSigner
+    from streams.faust_roles.consent_check import ConsentCheck
     from streams.faust_roles.metrics import WorkerMetrics
     from streams.faust_roles.state_keeper import Engine, StateKeeper
 
@@ -43,6 +45,7 @@ class Boundary:
         send: publishes (topic, key, value, headers) and returns once the broker has confirmed it.
         metrics: what is counted.
         signer: signs commands, where there is a key.
+        consents: checks approvals, where they are read.
     """
 
     def __init__(
@@ -51,8 +54,9 @@ class Boundary:
         send: Callable[[str, bytes | None, bytes | None, list[tuple[str, bytes]]], Awaitable[None]],
         metrics: WorkerMetrics,
         signer: CommandSigner | None = None,
+        consents: ConsentCheck | None = None,
     ) -> None:
-        self._signer = signer
+        self._signer, self._consents = signer, consents
         self._keeper = keeper
         self._send = send
         self._metrics = metrics
@@ -91,13 +95,21 @@ class Boundary:
         if refused is not None:
             await self._publish(_of_refused(engine, raw, record, position))
             raise InvalidRecordError(refused)
-        outputs = engine.on_record(record, position)
+        outputs = self._judged(raw, engine, record, position)
         self._metrics.record_in(topic.family, record, raw.partition, engine)
         take_late = getattr(engine, "take_late", None)
         if take_late is not None and take_late():
             # A record turns out to be late when it is offered, so the late one is this one.
             self._metrics.late(topic.family)
             await self._send(LATE.name, raw.key, raw.value, self._origin(raw, "late", "its step or place was closed"))
+        return outputs
+
+    def _judged(self, raw: Any, engine: Engine, record: Record, position: Position) -> list[Record]:
+        on_approval = getattr(engine, "on_approval", None)
+        if not isinstance(record, Approval) or on_approval is None or self._consents is None:
+            return engine.on_record(record, position)
+        word = self._consents.refusal(record, raw.value, getattr(raw, "headers", None) or ())
+        outputs: list[Record] = on_approval(record, word, position)
         return outputs
 
     async def _publish(self, outputs: Iterable[Record]) -> None:

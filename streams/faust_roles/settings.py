@@ -25,6 +25,7 @@ class WorkerSettings:
         partitions: partition count of the role's topics and of its snapshots.
         snapshot_every_s: seconds between snapshots of a partition's state.
         signing_key: file of the private key that signs commands; read by the decisions role alone.
+        keyring: file of the ring by which approvals are checked; read by the decisions role alone, none means that nobody approves.
         stuck_after_s: a worker that has something to read and processes nothing for this long ends itself.
         session_timeout_s: how long a dead worker keeps its partitions. 15 s: a control loop cannot wait Faust's minute.
     """
@@ -39,3 +40,4 @@ class WorkerSettings:
     session_timeout_s: float = 15.0
     stuck_after_s: float = 120.0
     signing_key: Path | None = None
+    keyring: Path | None = None

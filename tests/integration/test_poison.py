@@ -22,6 +22,7 @@ from deploy.topics import apply_topics
 from schemas.codec import decode, message
 from schemas.findings import Finding, ProgressMark, Subject
 from schemas.fleet import Policy
+from schemas.remediation import ActionResult, Approval
 from schemas.results import StepResult
 from schemas.steps import CollectiveDigest
 from schemas.topics import DEAD_LETTER, topic_named
@@ -60,12 +61,15 @@ def to_damage(good: list[Record], now_ns: int) -> list[Record]:
     """A few records of every family that the three roles read, also of those that the fleet does not publish."""
     fields: dict[str, Any] = {"job_id": "job-x", "node_id": "node-0000", "agent_session": "s", "event_time_ns": now_ns}
     where = {"rank": 0, "version": "2.10", "dump_path": "/d", "dump_sha256": "0" * 64}
+    said: dict[str, Any] = {"command_id": "cmd-x", "site_id": SITE, "event_time_ns": now_ns}
     others: list[Record] = []
     for number in range(30):
         rank = Subject(level="rank", job_id="job-x", rank=number, node_id="node-0000")
         slow = finding("straggler", 0, rank, slowdown=1.5, values={"excess_us": number})
         others += [
             CollectiveDigest(**fields, **where, seq=number),
+            ActionResult(**said, actuator_id="slurm", outcome="applied"),
+            Approval(**said, approver="ada", expires_at_ns=now_ns + 60 * S),
             slow.model_copy(update={"site_id": SITE, "event_time_ns": now_ns, "onset_ns": now_ns}),
             ProgressMark(site_id=SITE, role="jobs", partition=number % 4, mark_ns=now_ns - (60 + number) * S),
         ]

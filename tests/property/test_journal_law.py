@@ -18,7 +18,7 @@ from laws import LAW
 
 from schemas.findings import ProgressMark, Subject
 from schemas.fleet import Node, RulePolicy
-from schemas.remediation import ActionResult
+from schemas.remediation import ActionResult, Approval
 from streams.journal_replay import replay_journal
 
 if TYPE_CHECKING:
@@ -130,6 +130,18 @@ def a_result(rng: random.Random, second: float, worker: DecisionsWorker) -> Reco
     )
 
 
+def an_approval(rng: random.Random, second: float, worker: DecisionsWorker) -> Record:
+    """Consent to something that was commanded, or to nothing that is known, some of it late."""
+    commands = [orjson.loads(value)["command_id"] for value in worker.recorded("command")][-4:]
+    return Approval(
+        command_id=rng.choice([*commands, "cmd-unknown"]),
+        site_id=SITE,
+        approver=rng.choice(["ada", "grace"]),
+        event_time_ns=at(second),
+        expires_at_ns=at(second + rng.choice([5, 600])),
+    )
+
+
 def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
     rng = random.Random(seed)
     worker = DecisionsWorker(SITE, rng)
@@ -151,6 +163,8 @@ def lived(seed: int, records: int, kills: int) -> DecisionsWorker:
             worker.kill()
         if rng.random() < 0.3:
             worker.find(a_result(rng, second, worker))
+        if rng.random() < 0.3:
+            worker.find(an_approval(rng, second, worker))
         if rng.random() < 0.5:
             worker.find(a_finding(rng, round(second - rng.random() * 5, 3)))
         else:
@@ -178,6 +192,7 @@ def test_a_journal_replays_to_the_bytes_that_were_written(seed: int, records: in
     event(f"restarts with other bytes: {comparison.restarts}")
     actions = [orjson.loads(entry)["action"] for entry in worker.recorded("decision")]
     event(f"results: {min(3, actions.count('result_taken'))}")
+    event(f"approved: {min(3, actions.count('approval_taken'))}")
     event(f"held: {min(3, actions.count('held'))}")
     event(f"orders: {min(3, sum(orjson.loads(order)['mode'] != 'observe' for order in worker.recorded('command')))}")
     event(f"commands: {min(3, len(worker.recorded('command')))}")

@@ -11,12 +11,12 @@ from factories import SITE
 from signed_commands import RING, SIGNER
 from typer.testing import CliRunner
 
-from agents.actuators.keyring_file import KeyringFile
 from paceline import policy_command
 from paceline.cli import app
 from schemas.fleet import Policy, PolicyHeartbeat
 from schemas.key_files import KeyFileError, store_keyring
 from schemas.keyring import Keyring
+from schemas.keyring_file import KeyringFile
 
 if TYPE_CHECKING:
     from pathlib import Path
