@@ -64,7 +64,7 @@ class _GpuLink(SubjectState):
 
     def __init__(self) -> None:
         self.watched_ns: int | None = None
-        """When the width or the generation was last looked at: a sound link at rest is not."""
+        """When the width or the generation was last looked at: a sound link is not, nor one that rests at a low generation."""
         self.was_slow = False
         self.narrow = TrailingHits(2, 5_000_000_000)
         self.slow = TrailingHits(3, 5_000_000_000)
@@ -120,7 +120,7 @@ class PcieLink:
             if link is None:
                 continue
             state = rows[index]
-            is_sound = not link.is_narrow and not link.is_low and state.is_sound(now_ns)
+            is_sound = not link.is_narrow and not (link.is_low and busy[index]) and state.is_sound(now_ns)
             if not is_sound or limits.width_hits <= 0 or limits.generation_hits <= 0:
                 yield from self._degraded(frame, index, state, link, busy[index], limits, evidence)
             count = value(frame.pcie_replay_count, index)

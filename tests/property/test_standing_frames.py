@@ -235,6 +235,17 @@ def test_what_happened_once_grows_old_though_all_stands_still(rule: type[Any], i
     assert_passing_over_changes_nothing(rule, heard)
 
 
+@pytest.mark.parametrize("rule", GPU_RULES)
+def test_a_link_that_rests_at_a_low_generation_leaves_no_trace(rule: type[Any]) -> None:
+    healthy = {name: choices[0] for name, choices in GAUGES.items()} | {"gpu_util_pct": (99, 3, 99)}
+    heard = []
+    for second in range(8):
+        healthy["pcie_link_gen"] = (5, 1 if 2 <= second < 6 else 5, 5)
+        frame = gpu_frame(second, gpus=GPUS, pcie_max_link_gen=5, pcie_max_link_width=16, **healthy)
+        heard.append((frame, None))
+    assert_passing_over_changes_nothing(rule, heard)
+
+
 @pytest.mark.parametrize("rule", [*GPU_RULES[1:], *PORT_RULES[:-1]])
 def test_a_healthy_publisher_s_frames_are_passed_over(rule: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     passed_over = []
