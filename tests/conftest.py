@@ -7,7 +7,8 @@ reference data fails the run.
 
 Environment: PACELINE_BOOTSTRAP_SERVERS gives a broker (taken to be real Kafka with topic creation allowed);
 PACELINE_TEST_BROKER=docker|apache|embedded demands one kind and fails where it cannot be had. PACELINE_TORCH_PYTHON
-names an interpreter that has PyTorch, where this one has not.
+names an interpreter that has PyTorch, where this one has not. PACELINE_EXAMPLES=same draws the same examples for the
+property tests at every run; without it each run draws others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from hypothesis import settings
 
 from deploy.brokers import open_broker
 from deploy.brokers.embedded import PARTITIONS_PER_TOPIC, touch_topic
@@ -31,6 +33,11 @@ from deploy.brokers.jars import missing_tools
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+# Records are slow to build and machines are shared: no deadline for a single example.
+settings.register_profile("drawn", deadline=None)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "drawn"))
 
 REFERENCE_PREFIX = "reference data absent"
 EXPECTED_SKIPS = (
