@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from schemas import catalog
 from schemas.remediation import COMMAND_KINDS, CommandKind
@@ -123,4 +123,4 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 
 def _act(word: str) -> CommandKind | None:
-    return next((kind for kind in COMMAND_KINDS if kind == word), None)  # type: ignore[return-value]
+    return cast("CommandKind", word) if word in COMMAND_KINDS else None

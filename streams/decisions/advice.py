@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from schemas.findings import Subject
+    from streams.decisions.incidents import OpenIncident
+    from streams.decisions.remedies import Remedy
 
-__all__ = ["ADVICE", "storm_advice"]
+__all__ = ["ADVICE", "advice_of", "storm_advice"]
 
 ADVICE = {
     "thermal": "The GPU slows itself for heat and holds the job back. Move the rank to a spare at the next checkpoint; check "
@@ -83,6 +85,14 @@ ADVICE = {
     "a power feed. No node of them is at fault on its own.",
 }
 """By class of incident."""
+
+
+def advice_of(remedy: Remedy, incident: OpenIncident) -> str:
+    """What people are told with a remedy for an incident; empty where the site has switched its row off."""
+    if remedy.cause_class != "pause_storm" or not remedy.advice:
+        return remedy.advice
+    return f"{remedy.advice} {storm_advice(incident.culprit, incident.values, len(incident.suppressed))}"
+
 
 _PORT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,63}", re.ASCII)
 

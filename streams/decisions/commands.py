@@ -5,6 +5,7 @@ A command is not repeated: its id depends on incident, kind, target and attempt.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from schemas.base import deterministic_id, round_significant
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from streams.decisions.incidents import OpenIncident
     from streams.decisions.remedies import Remedy
 
-__all__ = ["CommandDesk"]
+__all__ = ["COMMAND_PREFIX", "CommandDesk"]
 
 _MAX_EVIDENCE = 16
+_PREFIX = "cmd"
+COMMAND_PREFIX = f"{_PREFIX}-"
+"""How the id of every command begins."""
 
 
 class CommandDesk:
@@ -44,7 +48,7 @@ class CommandDesk:
         name = target.name()
         sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
         return Command(
-            command_id=deterministic_id("cmd", incident.incident_id, remedy.kind, name, attempt),
+            command_id=deterministic_id(_PREFIX, incident.incident_id, remedy.kind, name, attempt),
             site_id=self._site_id,
             kind=remedy.kind,
             target=target,
@@ -68,6 +72,33 @@ class CommandDesk:
             key_id=key_id,
         )
 
+    def superseding(
+        self,
+        waiting: Command,
+        at_ns: int,
+        expires_at_ns: int,
+        attempt: int,
+        approver: str,
+        key_id: str | None,
+        roster: Roster,
+    ) -> Command:
+        """The order that takes the place of a command to which somebody consented."""
+        name = waiting.target.name()
+        sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
+        changes = {
+            "command_id": deterministic_id(_PREFIX, waiting.cause.incident_id, waiting.kind, name, attempt),
+            "decided_at_ns": at_ns,
+            "expires_at_ns": expires_at_ns,
+            "sequence": sequence,
+            "attempt": attempt,
+            "mode": "auto",
+            "policy_version": roster.policy.policy_version if roster.policy is not None else "default",
+            "key_id": key_id,
+            "supersedes": waiting.command_id,
+            "approved_by": approver,
+        }
+        return waiting.model_copy(update=changes)
+
     @staticmethod
     def gpus_of(job_id: str, roster: Roster) -> int:
         """World size of the newest epoch of a job; 0 when it is not registered."""
@@ -86,6 +117,18 @@ class CommandDesk:
         gpus = self.gpus_of(incident.job_id, roster)
         hours = max(0, now_ns - incident.onset_ns) / 3.6e12
         return float(gpus * hours * min(1.0, excess / step_time)) if gpus else None
+
+    @staticmethod
+    def time_lost_ns(incident: OpenIncident, now_ns: int) -> int | None:
+        """Time that the job has lost to an incident since its onset; None where nothing is lost step by step."""
+        share = _share_lost(incident.values)
+        return round(share * max(0, now_ns - incident.onset_ns)) if share is not None else None
+
+    @staticmethod
+    def lost_by_ns(incident: OpenIncident, lost_ns: float) -> int | None:
+        """When a job will have lost so much time to an incident that goes on as it is; None where it never will."""
+        share = _share_lost(incident.values)
+        return incident.onset_ns + ceil(lost_ns / share) if share else None
 
     def _cost(self, incident: OpenIncident, roster: Roster) -> dict[str, float]:
         """What waiting costs per hour: GPU-hours, and money where a price is known."""
@@ -107,6 +150,17 @@ class CommandDesk:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._sequence = dict(snapshot)
+
+
+def _share_lost(values: dict[str, Any]) -> float | None:
+    """Share of the step that a slow part takes from its job: own time beyond its peers', or transfers beyond theirs."""
+    step_us, excess_us = values.get("step_time_us"), values.get("excess_us")
+    transfer_us, reference_us = values.get("transfer_us"), values.get("reference_us")
+    if excess_us is None and transfer_us is not None and reference_us is not None:
+        excess_us = transfer_us - reference_us
+    if not step_us or excess_us is None:
+        return None
+    return float(min(1.0, max(0.0, excess_us / step_us)))
 
 
 def _target(incident: OpenIncident, remedy: Remedy) -> Target | None:

@@ -10,25 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from streams.decisions.acts import COSTS_A_NODE
 from streams.decisions.remedies import Remedy, remedy_for_class, remedy_for_code
+from streams.decisions.repeats import AppCodeRepeats
 from streams.decisions.storms import Storms
 
 if TYPE_CHECKING:
     from schemas.base import Record
     from schemas.findings import Finding
+    from schemas.fleet import Policy
     from streams.core.roster import Roster
-    from streams.decisions.incidents import IncidentBook
+    from streams.decisions.incidents import IncidentBook, OpenIncident
     from streams.decisions.journal import Journal
     from streams.decisions.observations import DeviceNames
     from streams.decisions.orders import Orders
     from streams.decisions.untimed import UntimedNodes
 
-__all__ = ["FAULT_KINDS", "DeviceFaults"]
+__all__ = ["FAULT_KINDS", "SECOND_SIGNS", "DeviceFaults", "is_first_sign"]
 
 FAULT_KINDS = frozenset({"xid", "sxid", "uncorrectable_ecc"})
 """Kinds of findings that say that a device is at fault."""
 
+SECOND_SIGNS = frozenset({"row_remap_pending", "row_remap_exhausting", "row_remap_failure"})
+"""Kinds of findings that ask for nothing alone, and bear out a high rate of corrected errors."""
+
+_SIGN_NS = 24 * 3_600_000_000_000
+"""A first sign that is older bears nothing out; a judgement, the catalogue's span for repeats."""
+
 _WITHOUT_DEVICE_REASON = frozenset(
-    {"compute", "clock", "host", "data", "hang_rank", "hang_device", "gpu_stalled", "node_lost"}
+    {
+        *("compute", "clock", "host", "data", "hang_rank", "hang_device", "gpu_stalled", "node_lost"),
+        *("ecc_rate", "suspect_device"),
+    }
 )
 """Classes that a device's own word outranks."""
 
@@ -59,10 +70,14 @@ class DeviceFaults:
         self._roster, self._book, self._names, self._untimed = roster, book, names, untimed
         self._orders, self._journal = orders, journal
         self._storms = Storms(site_id, book)
+        self._repeats = AppCodeRepeats()
 
     def take(self, finding: Finding) -> list[Record]:
         """Take a finding of `FAULT_KINDS`, and return what follows at once."""
-        remedy = _remedy_of(finding)
+        remedy = _remedy_of(finding, self._roster.policy)
+        culprit = self._names.culprit(finding.subject, self._roster)
+        if self._repeats.take(finding, self._names.component(finding.subject), culprit.job_id) and remedy is None:
+            remedy = remedy_for_class("suspect_device", self._roster.policy)
         if remedy is not None and self._waits_for_others(finding, remedy):
             self._storms.add(finding)
             return []
@@ -90,9 +105,19 @@ class DeviceFaults:
                 ]
             else:
                 assert released.finding is not None
-                followed = self._judge(released.finding, _remedy_of(released.finding), at_ns)
+                followed = self._judge(released.finding, _remedy_of(released.finding, self._roster.policy), at_ns)
             outputs += self._journal.decided(followed, at_ns)
         return outputs
+
+    def second_sign(self, finding: Finding) -> list[Record]:
+        """Take a finding of `SECOND_SIGNS`: with a high rate of corrected errors on the same GPU it asks for what neither does."""
+        incident = self._book.on(self._names.component(finding.subject))
+        if finding.state != "open" or incident is None or not is_first_sign(incident, finding.event_time_ns):
+            return []
+        incident.join(finding)
+        incident.cause_class = "ecc_rate_confirmed"
+        incident.summary += f"; {finding.explanation}"
+        return self._orders.order(incident, remedy_for_class(incident.cause_class), finding.event_time_ns)
 
     def _waits_for_others(self, finding: Finding, remedy: Remedy) -> bool:
         """Whether a fault would have somebody take a node out: then it is first seen how many fail at once."""
@@ -131,17 +156,23 @@ class DeviceFaults:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
-        return self._storms.snapshot()
+        return {**self._storms.snapshot(), "repeats": self._repeats.snapshot()}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._storms.restore(snapshot)
+        self._repeats.restore(snapshot.get("repeats", []))
 
 
-def _remedy_of(finding: Finding) -> Remedy | None:
+def is_first_sign(incident: OpenIncident, at_ns: int) -> bool:
+    """Whether an incident is a high rate of corrected errors that a second sign bears out at a time."""
+    return incident.cause_class == "ecc_rate" and at_ns - incident.onset_ns <= _SIGN_NS
+
+
+def _remedy_of(finding: Finding, policy: Policy | None) -> Remedy | None:
     """What the failure table or the catalogue has for a code or an uncorrectable error."""
     if finding.kind == "uncorrectable_ecc":
-        return remedy_for_class("gpu_memory") if finding.urgent else None
+        return remedy_for_class("gpu_memory", policy) if finding.urgent else None
     if not finding.values.get("trusted"):
         return None
-    return remedy_for_code(finding.kind, int(str(finding.values.get("code"))))
+    return remedy_for_code(finding.kind, int(str(finding.values.get("code"))), policy)

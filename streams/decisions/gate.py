@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streams.decisions.acts import Act, Acts
-from streams.decisions.guards import Hold, Proposal, holds
+from streams.decisions.guards import Circumstances, Hold, Proposal, holds
 from streams.decisions.modes import Mode, wanted_mode
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ class Gate:
         self._acts = Acts()
 
     def pass_through(
-        self, command: Command, signs: Signs, roster: Roster, is_signed: bool
+        self,
+        command: Command,
+        signs: Signs,
+        roster: Roster,
+        is_signed: bool,
+        about: Circumstances | None = None,
     ) -> tuple[Command, Mode, list[Hold]]:
         """A command with its mode, the mode that the policy wanted, and why it did not get it.
 
@@ -36,15 +41,48 @@ class Gate:
             signs: evidence of its incident.
             roster: policy, nodes and jobs.
             is_signed: whether the command will be signed.
+            about: when it is proposed, and what it would end.
         """
         act = act_of(command, roster)
         wanted = self.wanted(command.kind, act.node_id, act.jobs, roster, is_signed)
-        found = holds(Proposal(act, signs, self._acts, roster), roster.policy) if wanted != "observe" else []
+        proposal = Proposal(act, signs, self._acts, roster, about or Circumstances())
+        found = holds(proposal, roster.policy) if wanted != "observe" else []
         self._acts.want(act)
         if wanted == "observe" or found:
             return command.model_copy(update={"mode": "observe"}), wanted, found
         self._acts.give(act)
         return command.model_copy(update={"mode": wanted}), wanted, []
+
+    def replace(
+        self, order: Command, waiting_id: str, signs: Signs, roster: Roster, is_signed: bool, about: Circumstances
+    ) -> list[Hold]:
+        """Put an order in the place of a command that waited for consent; why it cannot be, else nothing.
+
+        Args:
+            order: what would go out.
+            waiting_id: the command that waited, which counts as given until then.
+            signs: evidence of its incident.
+            roster: policy, nodes and jobs.
+            is_signed: whether the order will be signed.
+            about: when it is proposed, and what it would end.
+        """
+        act = act_of(order, roster)
+        if self.wanted(order.kind, act.node_id, act.jobs, roster, is_signed) == "observe":
+            return [Hold("mode", "by now nobody may carry it out")]
+        others = self._acts.without(waiting_id)
+        found = holds(Proposal(act, signs, others, roster, about), roster.policy)
+        if not found:
+            others.give(act)
+            self._acts = others
+        return found
+
+    def conclude(self, command_id: str, outcome: str, code: str | None) -> Act | None:
+        """Take a result of a command; the act as it is by that, or None when it says nothing new."""
+        return self._acts.conclude(command_id, outcome, code)
+
+    def outcome_of(self, command_id: str) -> str | None:
+        """What came of a command: empty while there is no result, None for one that did not go out."""
+        return self._acts.outcome_of(command_id)
 
     @staticmethod
     def wanted(kind: str, node_id: str | None, jobs: tuple[str, ...], roster: Roster, is_signed: bool) -> Mode:
@@ -78,4 +116,5 @@ def act_of(command: Command, roster: Roster) -> Act:
         tuple(sorted(jobs)),
         command.decided_at_ns,
         command.expires_at_ns,
+        command.command_id,
     )

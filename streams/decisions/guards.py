@@ -1,13 +1,14 @@
 """Guards: each holds an act back for one reason, and says which. All are asked, so that all reasons are on record.
 
 Guarantees: an act that a guard holds goes out as `observe`, which nobody may carry out; what gives something back is held by
-ownership and the kill switch alone. Times are event time. Without the results of acts an act is taken to be in flight until
-it expires. Pure functions over plain data; nothing is remembered here.
+ownership and the kill switch alone. Times are event time. An act without a result is in flight until it expires. What was
+refused was not done, and starts no cool-down; what failed may have been done in part, and does. The blast radius counts orders,
+whatever is said to have come of them. Pure functions over plain data; nothing is remembered here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streams.core.guard_limits import guard_limits, is_guard_on
@@ -23,7 +24,24 @@ if TYPE_CHECKING:
 
     Guard = Callable[["Proposal", Mapping[str, float]], str | None]
 
-__all__ = ["GUARDS", "Hold", "Proposal", "holds"]
+__all__ = ["GUARDS", "Circumstances", "Hold", "Proposal", "holds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What an act is proposed in.
+
+    Attributes:
+        now_ns: event time that all sources have reached; below the act's own time nothing is known of it.
+        paid_ns: time of the job that the fault has cost so far; None where nothing is lost step by step.
+        is_victim: whether a pause storm stops the node that it is about.
+        held: kind of the act that it follows, where that one does not go out; None where it stands alone or may follow.
+    """
+
+    now_ns: int = -1
+    paid_ns: int | None = None
+    is_victim: bool = False
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +53,14 @@ class Proposal:
         signs: evidence of its incident.
         acts: what was wanted and given before it.
         roster: who runs where, and which nodes there are.
+        about: when it is proposed, and what it would end.
     """
 
     act: Act
     signs: Signs
     acts: Acts
     roster: Roster
+    about: Circumstances = field(default_factory=Circumstances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +107,54 @@ def _evidence(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  #
     return f"it rests on {kinds}, said by {classes}; two kinds of two parties are needed, or a code that is fatal"
 
 
-def _ownership(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
-    """Only what was taken out from here is given back."""
-    if proposal.act.kind != "uncordon_node":
+def _horizon(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
+    """What is known too late is no reason to act: after a backlog nodes are no more what they were."""
+    act, now_ns = proposal.act, proposal.about.now_ns
+    if now_ns <= act.expires_at_ns:
         return None
-    moves = [act for act in proposal.acts.given_to(proposal.act.target) if act.kind in _TAKES or act.kind in _RETURNS]
-    if moves and moves[-1].kind in _TAKES:
+    age_s, valid_s = (now_ns - act.at_ns) / 1e9, (act.expires_at_ns - act.at_ns) / 1e9
+    return f"it rests on what was so {age_s:.0f} s ago, and is valid for {valid_s:.0f} s"
+
+
+def _victims(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
+    """Who waits for a paused port is not at fault; a code that is fatal is no consequence of waiting."""
+    act = proposal.act
+    if act.node_id is None or act.rung == 0 or act.kind == "network_action" or not proposal.about.is_victim:
+        return None
+    return None if proposal.signs.is_fatal else f"{act.node_id} is stopped by a pause storm"
+
+
+def _ski_rental(proposal: Proposal, limits: Mapping[str, float]) -> str | None:
+    """Slowness is borne until it has cost what the act costs: what heals before was not worth it.
+
+    So nothing costs more than twice what the best decision in hindsight would have (Karlin and others, 1988).
+    """
+    act, paid_ns = proposal.act, proposal.about.paid_ns
+    if paid_ns is None or proposal.signs.is_fatal or not (act.costs_a_node or act.kind == "restart_job"):
+        return None
+    if paid_ns >= limits["cost_ns"]:
+        return None
+    return f"the job has lost {paid_ns / 1e9:.0f} s by it; the act costs it {limits['cost_ns'] / 1e9:.0f} s"
+
+
+def _follows(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
+    """A job is not restarted onto the part that should have been taken out from under it."""
+    held = proposal.about.held
+    return f"the {held} that it follows does not go out" if held is not None else None
+
+
+def _ownership(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
+    """Only what is known to have been taken out from here is given back: by its result, not by the order."""
+    if proposal.act.kind != "uncordon_node" or proposal.acts.owner_of(proposal.act.target) is not None:
         return None
     return f"{proposal.act.target} was not taken out from here"
-
-
-_TAKES = {"cordon_node", "drain_node"}
-_RETURNS = {"uncordon_node"}
 
 
 def _in_flight(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
     """One act at a time on a target, unless a higher rung of the ladder is needed."""
     act = proposal.act
     for other in reversed(proposal.acts.given_to(act.target)):
-        if other.rung >= act.rung > 0 and other.expires_at_ns >= act.at_ns:
+        if other.rung >= act.rung > 0 and other.expires_at_ns >= act.at_ns and not other.outcome:
             return f"{other.kind} of {(act.at_ns - other.at_ns) / 1e9:.0f} s ago is in flight on {act.target}"
     return None
 
@@ -115,6 +164,8 @@ def _cooldown(proposal: Proposal, limits: Mapping[str, float]) -> str | None:
     act = proposal.act
     for other in reversed(proposal.acts.given_to(act.target)):
         age_ns = act.at_ns - other.at_ns
+        if other.is_undone:
+            continue
         if other.rung >= act.rung > 0 and age_ns < limits["span_ns"]:
             return f"{act.target} had a {other.kind} {age_ns / 1e9:.0f} s ago; it is left alone for {limits['span_ns'] / 1e9:.0f} s"
     return None
@@ -124,7 +175,8 @@ def _attempts(proposal: Proposal, limits: Mapping[str, float]) -> str | None:
     """What several acts did not mend is for people."""
     act = proposal.act
     since_ns = act.at_ns - limits["span_ns"]
-    count = sum(other.rung > 0 and other.at_ns > since_ns for other in proposal.acts.given_to(act.target))
+    tried = [other for other in proposal.acts.given_to(act.target) if not other.is_undone]
+    count = sum(other.rung > 0 and other.at_ns > since_ns for other in tried)
     if count < limits["count"]:
         return None
     hours = limits["span_ns"] / 3.6e12
@@ -178,6 +230,10 @@ def _names(name: str | None) -> frozenset[str]:
 
 GUARDS: dict[str, Guard] = {
     "evidence": _evidence,
+    "horizon": _horizon,
+    "victims": _victims,
+    "ski_rental": _ski_rental,
+    "follows": _follows,
     "ownership": _ownership,
     "in_flight": _in_flight,
     "cooldown": _cooldown,

@@ -7,7 +7,7 @@ nothing is opened for an observation alone.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.base import deterministic_id, round_significant
 from schemas.findings import Evidence, Subject
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from schemas.base import Record
     from schemas.findings import Finding
 
-__all__ = ["Asked", "IncidentBook", "OpenIncident"]
+__all__ = ["Asked", "IncidentBook", "OpenIncident", "State"]
 
 _MAX_FINDINGS = 64
+
+State = Literal["open", "acting", "verifying"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class OpenIncident:
     summary: str = ""
     is_published: bool = False
     signs: Signs = field(default_factory=Signs)
+    state: State = "open"
+    """`acting` while an order is under way, `verifying` once one was carried out."""
+    advice: str = ""
+    """What people were told with its last order."""
 
     def join(self, finding: Finding) -> None:
         """A finding is explained by this incident's cause."""
@@ -76,6 +82,13 @@ class IncidentBook:
     def on(self, component: str) -> OpenIncident | None:
         """The open incident of a component."""
         return self._open.get(component)
+
+    def that_asked_for(self, command_id: str) -> OpenIncident | None:
+        """The open incident that a command answers."""
+        for incident in self.open_ones():
+            if any(asked.command_id == command_id for asked in incident.commands.values()):
+                return incident
+        return None
 
     def open_ones(self) -> list[OpenIncident]:
         """All open incidents, by component."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from schemas.fleet import Policy
     from schemas.remediation import CommandKind
 
-__all__ = ["ADVICE", "CLASS_OF_XID", "Remedy", "in_force", "remedy_for_class", "remedy_for_code"]
+__all__ = ["ADVICE", "CLASS_OF_XID", "Remedy", "in_force", "remedy_for_class", "remedy_for_code", "restart_of"]
 
 Level = Literal["gpu", "node", "port", "switch", "job"]
 
@@ -101,6 +101,13 @@ def remedy_for_code(source: str, code: int, policy: Policy | None = None) -> Rem
     if row is None and not is_named:
         return None
     return in_force(_remedy("catalogue", row or Row(), name), policy)
+
+
+def restart_of(remedy: Remedy) -> Remedy:
+    """The restart that a remedy asks for besides: from the latest checkpoint, without what the remedy takes out."""
+    return replace(
+        remedy, kind="restart_job", level="job", when="now", term_ns=10 * _MINUTE_NS, taint=None, restarts_job=False
+    )
 
 
 def in_force(remedy: Remedy, policy: Policy | None) -> Remedy:

@@ -6,10 +6,11 @@ explains costs nobody a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from streams.decisions.attribution import KIND_OF_CAUSE, attribute
+from streams.decisions.device_faults import is_first_sign
 from streams.decisions.explained import Explained
 from streams.decisions.places import SharedPlace, place_of_heat, place_of_ranks
 from streams.decisions.remedies import remedy_for_class
@@ -85,6 +86,7 @@ class SlowRanks:
         incident.join(finding)
         incident.slowdown = finding.slowdown
         incident.job_id = finding.job_id
+        incident.values = incident.values or dict(finding.values)
         self._waiting.append(_Waiting(finding.event_time_ns + EVIDENCE_NS, finding, component))
         return []
 
@@ -138,6 +140,9 @@ class SlowRanks:
         if incident is None or finding.finding_id not in incident.findings:
             return []
         self._waiting = [w for w in self._waiting if w.finding.finding_id != finding.finding_id]
+        if incident.cause_class in {"ecc_rate", "ecc_rate_confirmed"}:
+            # Memory does not heal because the rank keeps pace again.
+            return []
         if "cordon_node" in incident.commands:
             # The pace came back because the node is out, or in spite of it: that closes nothing.
             return []
@@ -187,6 +192,10 @@ class SlowRanks:
         if place is not None and not incident.is_published:
             self._book.close(waiting.component)
             return self._on_place(place, "cooling", finding, waiting.due_ns)
+        if found.cause_class == "compute" and is_first_sign(incident, waiting.due_ns):
+            found = replace(
+                found, cause_class="ecc_rate_confirmed", summary="corrected memory errors at a high rate there"
+            )
         incident.cause_class, incident.culprit = found.cause_class, found.culprit
         incident.findings.extend(i for i in found.because if i not in incident.findings)
         if found.because and found.cause_class in KIND_OF_CAUSE:

@@ -8,23 +8,29 @@ the order of the log, at once. All others are taken when every detector partitio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Evidence, Finding, ProgressMark, Subject
+from schemas.remediation import ActionResult, Approval
 from schemas.topics import topic_of
 from streams.core.position import event_time_of
 from streams.core.settle import SettledOrder
 from streams.decisions.attribution import DEVICE_KINDS
-from streams.decisions.device_faults import FAULT_KINDS, DeviceFaults
+from streams.decisions.commands import COMMAND_PREFIX
+from streams.decisions.consents import Consents
+from streams.decisions.device_faults import FAULT_KINDS, SECOND_SIGNS, DeviceFaults
 from streams.decisions.figures import check_figures
 from streams.decisions.hang import HANG_KINDS, HangIncidents
 from streams.decisions.incidents import IncidentBook
+from streams.decisions.job_level import JOB_LEVEL_CLASSES, JobLevel
 from streams.decisions.journal import Journal, in_journal_order
 from streams.decisions.network import NETWORK_KINDS, NetworkJudge, NetworkVerdict
 from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.orders import Orders
+from streams.decisions.outcomes import Outcomes
 from streams.decisions.pause import PauseJudge, PauseVerdict
-from streams.decisions.remedies import ADVICE, remedy_for_class
+from streams.decisions.remedies import remedy_for_class
 from streams.decisions.slow_ranks import EVIDENCE_NS, SlowRanks
 from streams.decisions.untimed import UNTIMED_KINDS, UntimedNodes
 
@@ -59,22 +65,25 @@ class DecisionsEngine:
 
     def __init__(self, site_id: str, roster: Roster, key_id: str | None = None) -> None:
         self._roster = roster
-        self._settled: SettledOrder[tuple[Finding, Evidence | None]] = SettledOrder(DEFAULT_SETTLE_NS)
+        self._settled: SettledOrder[_Held] = SettledOrder(DEFAULT_SETTLE_NS)
         self._names = DeviceNames()
         self._observations = Observations()
         self._journal = Journal(site_id)
         self._book = IncidentBook(site_id)
-        self._orders = Orders(site_id, roster, self._book, self._journal, key_id)
         self._pause = PauseJudge(EVIDENCE_NS)
+        self._consents = Consents(site_id, self._book)
+        self._orders = Orders(site_id, roster, self._book, self._journal, self._pause, self._consents, key_id)
         self._network = NetworkJudge(EVIDENCE_NS)
         self._hangs = HangIncidents(self._book, self._names, self._network)
         self._untimed_nodes = UntimedNodes(self._book)
+        self._outcomes = Outcomes(self._book, self._orders)
         self._faults = DeviceFaults(
             site_id, roster, self._book, self._names, self._untimed_nodes, self._orders, self._journal
         )
         self._slow_ranks = SlowRanks(
             roster, self._book, self._names, self._observations, self._pause, self._orders, self._journal
         )
+        self._job_level = JobLevel(self._book, self._orders)
         self._taken: dict[str, int] = {}
         self._folded = -1
 
@@ -88,7 +97,10 @@ class DecisionsEngine:
         self._orders.key_id = key_id
 
     def on_record(self, record: Record, position: Position | None = None) -> list[Record]:
-        """Take one record of the findings topic, and return journal entries, incidents and commands.
+        """Take one record, and return journal entries, incidents and commands.
+
+        A result is held until its time has settled, and says nothing before: all that is decided is decided while a record of
+        the findings topic is judged, so that the journal needs to say no more than before which of them a result was taken.
 
         Raises:
             InvalidRecordError: a figure that is computed with is no number; nothing is folded then.
@@ -96,10 +108,16 @@ class DecisionsEngine:
         if isinstance(record, Finding):
             check_figures(record)
         source = position.evidence() if position is not None else None
+        if isinstance(record, ActionResult):
+            if not record.command_id.startswith(COMMAND_PREFIX):
+                # About a message that was no command of anybody.
+                return []
+            self._hold(_Held(record, source, _arrival_ns(record, position)))
+            return []
         if position is not None and position.offset <= self._folded:
             # It comes again after a restart, because it was held: nothing is released before all of those are back.
             if isinstance(record, Finding) and not record.urgent:
-                self._hold(record, source)
+                self._hold(_Held(record, source, record.event_time_ns))
             return []
         self._journal.source = source
         at_ns = event_time_of(record) or 0
@@ -109,30 +127,50 @@ class DecisionsEngine:
         ]
         if isinstance(record, ProgressMark):
             self._settled.mark(f"{record.role}-{record.partition}", record.mark_ns)
-        elif isinstance(record, Finding):
+        self._orders.now_ns = self._settled.lowest_ns
+        if isinstance(record, Finding):
             if record.urgent:
                 outputs += self._take(record, source, "urgent")
             else:
-                self._hold(record, source)
+                self._hold(_Held(record, source, record.event_time_ns))
         return outputs + self._faults.decide(self._settled.lowest_ns) + self._settle()
+
+    def on_approval(self, approval: Approval, signature: str | None, position: Position | None = None) -> list[Record]:
+        """Hold a consent until its time has settled, as a result is; says nothing.
+
+        Args:
+            approval: it.
+            signature: why its signature does not count, in a word; None for one that holds.
+            position: where it stands.
+        """
+        source = position.evidence() if position is not None else None
+        self._hold(_Held(approval, source, _arrival_ns(approval, position), signature))
+        return []
 
     def flush(self) -> list[Record]:
         """Take all that is held: the input has ended."""
         outputs = self._faults.decide(2**63) + self._settle(everything=True)
         return outputs + self._decide_waiting(2**63) + self._faults.decide(2**63)
 
-    def _hold(self, finding: Finding, source: Evidence | None) -> None:
-        """Hold a finding until its time has settled, unless it was taken already: then it would only make others earlier."""
-        if _edge(finding) not in self._taken:
-            self._settled.add(finding.event_time_ns, _edge(finding), (finding, source))
+    def _hold(self, held: _Held) -> None:
+        """Hold a record until its time has settled, unless it was taken already: then it would only make others earlier."""
+        if held.edge not in self._taken:
+            self._settled.add(held.at_ns, held.edge, held)
 
     def _settle(self, everything: bool = False) -> list[Record]:
         policy = self._roster.policy
         self._settled.settle_ns = policy.settle_ns if policy is not None else DEFAULT_SETTLE_NS
         outputs: list[Record] = []
-        for finding, source in self._settled.release(everything):
-            outputs += self._decide_waiting(finding.event_time_ns)
-            outputs += self._take(finding, source, "settled")
+        for held in self._settled.release(everything):
+            outputs += self._decide_waiting(held.at_ns)
+            if isinstance(held.record, Finding):
+                outputs += self._take(held.record, held.source, "settled")
+            elif held.edge not in self._taken:
+                self._remember(held.edge, held.at_ns)
+                if isinstance(held.record, ActionResult):
+                    outputs += self._take_result(held.record, held)
+                else:
+                    outputs += self._take_approval(held.record, held)
         for name in self._settled.newly_left_out:
             outputs.append(self._journal.entry("mark_left_out", name, self._settled.settled_ns))
         self._settled.newly_left_out = []
@@ -141,11 +179,13 @@ class DecisionsEngine:
     def _take(self, finding: Finding, source: Evidence | None, lane: str) -> list[Record]:
         if _edge(finding) in self._taken:
             return []
-        self._remember(finding)
+        self._remember(_edge(finding), finding.event_time_ns)
         self._learn(finding.subject)
         followed: list[Record] = []
         if finding.kind in FAULT_KINDS:
             followed = self._faults.take(finding)
+        elif finding.kind in SECOND_SIGNS:
+            followed = self._faults.second_sign(finding)
         elif finding.kind in DEVICE_KINDS:
             self._observations.take(finding, self._names.of(finding.subject))
             followed = self._slow_ranks.reconsider(finding)
@@ -157,6 +197,8 @@ class DecisionsEngine:
             followed = self._slow_ranks.take_changed(finding)
         elif finding.kind in HANG_KINDS:
             followed = self._on_hang(finding)
+        elif finding.kind in JOB_LEVEL_CLASSES:
+            followed = self._job_level.take(finding)
         elif finding.kind in UNTIMED_KINDS:
             followed = self._on_untimed_node(finding)
         self._hangs.note(finding)
@@ -165,8 +207,32 @@ class DecisionsEngine:
         entry = self._journal.entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, followed)
         return in_journal_order([entry], followed)
 
-    def _remember(self, finding: Finding) -> None:
-        self._taken[_edge(finding)] = finding.event_time_ns
+    def _take_result(self, result: ActionResult, held: _Held) -> list[Record]:
+        followed, is_news = self._outcomes.take(result, held.at_ns)
+        # What changes nothing is told too: to take it, what was due before it was decided.
+        detail = {
+            "outcome": result.outcome,
+            "code": result.code,
+            "actuator_id": result.actuator_id,
+            "is_news": is_news,
+        }
+        entry = self._journal.entry(
+            "result_taken", result.command_id, held.at_ns, None, held.source, followed, detail=detail
+        )
+        return in_journal_order([entry], followed)
+
+    def _take_approval(self, approval: Approval, held: _Held) -> list[Record]:
+        verdict = self._consents.take(approval, held.signature, held.at_ns, self._orders)
+        followed = list(verdict.followed)
+        detail = {"approver": approval.approver, "signature": held.signature or "holds"}
+        action = "approval_taken"
+        if verdict.code:
+            action, detail = "approval_refused", {**detail, "code": verdict.code, "text": verdict.text}
+        entry = self._journal.entry(action, approval.command_id, held.at_ns, None, held.source, followed, detail=detail)
+        return in_journal_order([entry], followed)
+
+    def _remember(self, edge: str, at_ns: int) -> None:
+        self._taken[edge] = at_ns
         if len(self._taken) > _TAKEN_CHECK and len(self._taken) % _TAKEN_CHECK == 0:
             oldest_ns = max(self._taken.values()) - _TAKEN_NS
             self._taken = {edge: at for edge, at in self._taken.items() if at >= oldest_ns}
@@ -179,10 +245,11 @@ class DecisionsEngine:
             known, better = f"gpu:{node_id}/{address}", f"gpu:{node_id}/{gpu_uuid}"
             self._book.rename(known, better)
             self._slow_ranks.rename(known, better)
+            self._orders.rename(known, better)
         self._names.newly = []
 
     def _decide_waiting(self, now_ns: int) -> list[Record]:
-        outputs: list[Record] = self._slow_ranks.decide(now_ns)
+        outputs: list[Record] = [*self._slow_ranks.decide(now_ns), *self._orders.decide(now_ns)]
         verdicts: list[PauseVerdict | NetworkVerdict] = [*self._pause.decide(now_ns)]
         verdicts += self._network.decide(now_ns, self._roster, self._pause.is_standing)
         for verdict in verdicts:
@@ -212,7 +279,8 @@ class DecisionsEngine:
             elif outcome.cause_class is not None:
                 followed += self._orders.order(incident, remedy_for_class(outcome.cause_class), at_ns)
             else:
-                followed.append(self._book.record(incident, "open", at_ns, ADVICE[incident.cause_class]))
+                advice = remedy_for_class(incident.cause_class, self._roster.policy).advice
+                followed.append(self._book.record(incident, "open", at_ns, advice))
         return followed
 
     def _on_untimed_node(self, finding: Finding) -> list[Record]:
@@ -221,13 +289,16 @@ class DecisionsEngine:
         if told is None:
             return []
         incident, state = told
-        advice = ADVICE[incident.cause_class] if state == "open" else ""
+        advice = remedy_for_class(incident.cause_class, self._roster.policy).advice if state == "open" else ""
         return [self._book.record(incident, state, finding.event_time_ns, advice)]
 
     def resume_offsets(self) -> dict[str, int]:
-        """By topic, the lowest offset of a finding that is held: it is not in the snapshot and must come again."""
-        offsets = [source.offset for _, source in self._settled.held() if source is not None]
-        return {_TOPIC: min(offsets)} if offsets else {}
+        """By topic, the lowest offset of a record that is held: it is not in the snapshot and must come again."""
+        lowest: dict[str, int] = {}
+        for held in self._settled.held():
+            if held.source is not None:
+                lowest[held.source.topic] = min(held.source.offset, lowest.get(held.source.topic, held.source.offset))
+        return lowest
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes, without the findings that are held."""
@@ -243,6 +314,8 @@ class DecisionsEngine:
             "untimed_nodes": self._untimed_nodes.snapshot(),
             **self._slow_ranks.snapshot(),
             "storms": self._faults.snapshot(),
+            "job_level": self._job_level.snapshot(),
+            "consents": self._consents.snapshot(),
             "taken": dict(sorted(self._taken.items())),
             "journal": self._journal.snapshot(),
         }
@@ -266,8 +339,35 @@ class DecisionsEngine:
         self._untimed_nodes.restore(snapshot.get("untimed_nodes", {}))
         self._slow_ranks.restore(snapshot)
         self._faults.restore(snapshot["storms"])
+        self._job_level.restore(snapshot.get("job_level", {}))
+        self._consents.restore(snapshot.get("consents", {}))
         self._taken = dict(snapshot["taken"])
         self._journal.restore(snapshot["journal"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A record that waits until its time has settled, with its place and that time."""
+
+    record: Finding | ActionResult | Approval
+    source: Evidence | None
+    at_ns: int
+    signature: str | None = None
+
+    @property
+    def edge(self) -> str:
+        """What tells it from all others, and is the same when it is read again."""
+        if isinstance(self.record, Finding):
+            return _edge(self.record)
+        if self.source is None:
+            return f"{self.record.record}:{self.record.command_id}:{self.record.event_time_ns}"
+        return f"{self.source.topic}:{self.source.offset}"
+
+
+def _arrival_ns(record: ActionResult | Approval, position: Position | None) -> int:
+    """When a record counts: not before the brokers had it, so that it never comes before what it answers."""
+    append_ns = position.append_ms * 1_000_000 if position is not None else 0
+    return max(record.event_time_ns, append_ns)
 
 
 def _edge(finding: Finding) -> str:

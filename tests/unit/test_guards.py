@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from streams.core.policy_file import known_thresholds, load_policy
 from streams.core.roster import Roster
 from streams.decisions.acts import COSTS_A_NODE, GIVES_BACK, RUNGS, Act, Acts
 from streams.decisions.gate import Gate, act_of
-from streams.decisions.guards import GUARDS, Hold, Proposal, holds
+from streams.decisions.guards import GUARDS, Circumstances, Hold, Proposal, holds
 from streams.decisions.modes import wanted_mode
 from streams.decisions.signs import _AGENT_RULES, Signs, class_of
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600
 FATAL = Signs({"xid": "agent"}, is_fatal=True)
+BOTH = Signs({"straggler": "tenant", "thermal_violation": "agent"})
 
 
 def act(second: float = 0, node: str = "node-0", kind: str = "cordon_node", **fields: Any) -> Act:
@@ -41,6 +43,15 @@ def given(*acts: Act) -> Acts:
     for one in acts:
         past.want(one)
         past.give(one)
+    return past
+
+
+def done(*acts: Act, outcome: str = "applied", code: str | None = None) -> Acts:
+    """Orders of which it is known what came of them."""
+    past = Acts()
+    for number, one in enumerate(acts):
+        past.give(replace(one, command_id=f"cmd-{number}"))
+        past.conclude(f"cmd-{number}", outcome, code)
     return past
 
 
@@ -76,10 +87,34 @@ CASES: list[tuple[str, str, Proposal, Proposal]] = [
         Proposal(act(), Signs({"sm_clock": "agent", "thermal_violation": "agent"}), Acts(), Roster()),
     ),
     (
+        "horizon",
+        "was so 601 s ago, valid for 600 s",
+        Proposal(act(0), FATAL, Acts(), Roster(), Circumstances(now_ns=at(600))),
+        Proposal(act(0), FATAL, Acts(), Roster(), Circumstances(now_ns=at(601))),
+    ),
+    (
+        "victims",
+        "node-0 is stopped by a pause storm",
+        Proposal(act(), BOTH, Acts(), Roster(), Circumstances(is_victim=False)),
+        Proposal(act(), BOTH, Acts(), Roster(), Circumstances(is_victim=True)),
+    ),
+    (
+        "ski_rental",
+        "has lost 299 s, costs it 300 s",
+        Proposal(act(), BOTH, Acts(), Roster(), Circumstances(paid_ns=300 * 10**9)),
+        Proposal(act(), BOTH, Acts(), Roster(), Circumstances(paid_ns=299 * 10**9)),
+    ),
+    (
+        "follows",
+        "the cordon_node that it follows does not go out",
+        Proposal(act(kind="restart_job", target="a"), FATAL, Acts(), Roster()),
+        Proposal(act(kind="restart_job", target="a"), FATAL, Acts(), Roster(), Circumstances(held="cordon_node")),
+    ),
+    (
         "ownership",
         "was not taken out from here",
-        Proposal(act(900, kind="uncordon_node"), Signs(), given(act(0)), Roster()),
-        Proposal(act(900, kind="uncordon_node"), Signs(), given(act(0), act(600, kind="uncordon_node")), Roster()),
+        Proposal(act(900, kind="uncordon_node"), Signs(), done(act(0)), Roster()),
+        Proposal(act(900, kind="uncordon_node"), Signs(), done(act(0), act(600, kind="uncordon_node")), Roster()),
     ),
     (
         "in_flight",
@@ -172,13 +207,21 @@ def test_all_reasons_are_told_and_not_the_first_alone() -> None:
 
 
 def test_what_costs_nothing_is_held_by_nothing_but_ownership() -> None:
-    crowded = given(act(0), *spread(30))
+    crowded = done(act(0), *spread(30))
     for kind in sorted(GIVES_BACK):
         assert held_by(Proposal(act(10, kind=kind), Signs(), crowded, Roster())) == []
 
 
+def test_a_fatal_code_is_no_consequence_of_waiting_and_no_matter_of_patience() -> None:
+    about = Circumstances(paid_ns=0, is_victim=True)
+    assert held_by(Proposal(act(), FATAL, Acts(), Roster(), about)) == []
+    assert held_by(Proposal(act(), BOTH, Acts(), Roster(), about)) == ["victims", "ski_rental"]
+    for kind in ("network_action", *sorted(GIVES_BACK - {"uncordon_node"})):
+        assert held_by(Proposal(act(kind=kind), BOTH, Acts(), Roster(), about)) == []
+
+
 def test_a_site_changes_limits_in_its_policy() -> None:
-    _, _, _, is_held = CASES[3]
+    is_held = next(case[3] for case in CASES if case[0] == "cooldown")
     softer = policy(guards={"cooldown": RulePolicy(thresholds={"span_ns": 60e9})})
     assert held_by(is_held, softer) == []
 
@@ -328,10 +371,88 @@ def test_what_was_given_is_remembered_over_a_restart() -> None:
     ]
 
 
+# --- What came of acts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["applied", "failed", "refused", "expired"])
+def test_an_act_with_a_result_is_in_flight_no_more(outcome: str) -> None:
+    long_term = act(0, kind="drain_node", expires_at_ns=at(9000))
+    assert held_by(Proposal(act(1900, kind="drain_node"), FATAL, given(long_term), Roster())) == ["in_flight"]
+    assert held_by(Proposal(act(1900, kind="drain_node"), FATAL, done(long_term, outcome=outcome), Roster())) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"), [("applied", True), ("failed", True), ("refused", False), ("expired", False)]
+)
+def test_what_was_refused_starts_no_cool_down_and_is_no_attempt_and_what_failed_does(
+    outcome: str, expected: bool
+) -> None:
+    cooling = held_by(Proposal(act(60), FATAL, done(act(0), outcome=outcome), Roster()))
+    assert cooling == (["cooldown"] if expected else [])
+    resets = [act(n * 2 * HOUR_S, kind="reset_gpu") for n in range(3)]
+    tried = held_by(Proposal(act(20 * HOUR_S), FATAL, done(*resets, outcome=outcome), Roster()))
+    assert tried == (["attempts"] if expected else [])
+
+
+def test_orders_count_for_the_blast_radius_whatever_is_said_to_have_come_of_them() -> None:
+    refused = done(*spread(2), outcome="refused")
+    assert held_by(Proposal(act(3000), FATAL, refused, fleet(40))) == ["blast_fleet"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "owned"),
+    [
+        ("applied", None, True),
+        ("applied", "found_done", True),
+        ("applied", "already_so", False),
+        ("failed", "interrupted", False),
+        ("refused", "kill_switch", False),
+        ("expired", "expired", False),
+        ("", None, False),
+    ],
+)
+def test_a_node_is_owned_once_it_is_known_that_it_was_taken_out_from_here(
+    outcome: str, code: str | None, owned: bool
+) -> None:
+    past = done(act(0), outcome=outcome, code=code) if outcome else given(replace(act(0), command_id="cmd-0"))
+    back = Proposal(act(60, kind="uncordon_node"), Signs(), past, Roster())
+    assert held_by(back) == ([] if owned else ["ownership"])
+    assert past.owner_of("node-0") == ("cmd-0" if owned else None)
+
+
+def test_a_node_is_owned_for_as_long_as_it_is_out_and_over_a_restart() -> None:
+    past = done(act(0))
+    past.give(act(100 * HOUR_S, "node-9"))
+    again = Acts()
+    again.restore(past.snapshot())
+    assert again.given_to("node-0") == []
+    assert again.owner_of("node-0") == "cmd-0"
+    for outcome, code, owner in (
+        ("refused", "local_limit", "cmd-0"),
+        ("refused", "not_ours", None),
+        ("applied", None, None),
+    ):
+        back = Acts()
+        back.restore(past.snapshot())
+        back.give(replace(act(101 * HOUR_S, kind="uncordon_node"), command_id="cmd-back"))
+        back.conclude("cmd-back", outcome, code)
+        assert back.owner_of("node-0") == owner
+
+
+def test_of_several_results_the_strongest_counts_in_any_order() -> None:
+    for words in permutations(("refused", "failed", "applied", "expired")):
+        past = given(replace(act(0), command_id="cmd-0"))
+        for word in (*words, *words):
+            past.conclude("cmd-0", word, None)
+        assert past.outcome_of("cmd-0") == "applied"
+    assert past.conclude("cmd-of-somebody", "applied", None) is None
+    assert past.outcome_of("cmd-of-somebody") is None
+
+
 def test_an_act_carries_the_place_and_the_jobs_of_its_node() -> None:
     roster = auto_roster()
     assert act_of(command(node_id="node-9"), roster) == replace(
-        act(0, "node-9", expires_at_ns=at(600)), rack="r1", leaf="l1", jobs=("a",)
+        act(0, "node-9", expires_at_ns=at(600)), rack="r1", leaf="l1", jobs=("a",), command_id="cmd-node-9-0"
     )
     port = act_of(command(kind="network_action", target=Target(level="port", switch_id="leaf-1", port="e1")), roster)
     assert (port.target, port.node_id, port.jobs) == ("leaf-1", None, ())

@@ -77,8 +77,8 @@ def decided(roster: Roster, findings: Iterable[Finding], until_s: float = 400.0)
         again = DecisionsEngine(SITE, roster)
         packed = pack(engine.snapshot())
         again.restore(unpack(packed.chunks, packed.digest), {})
-        for held, _ in engine._settled.held():
-            again.on_record(held)
+        for held in engine._settled.held():
+            again.on_record(held.record)
         engine = again
     said += engine.on_record(ProgressMark(site_id=SITE, role="jobs", partition=0, mark_ns=at(until_s)))
     return said
@@ -145,7 +145,7 @@ def test_a_device_that_has_an_incident_explains_the_hang_of_its_rank(roster: Ros
     assert device.incident_id in hang_over.summary
     assert device_again.incident_id == device.incident_id
     assert set(device_again.suppressed) == {SUSPICION.finding_id, named(5).finding_id}
-    assert [kind for kind, _, _ in commands(said)] == ["cordon_node", "collect_evidence"]
+    assert [kind for kind, _, _ in commands(said)] == ["cordon_node", "restart_job", "collect_evidence"]
 
 
 def test_a_fatal_code_that_comes_after_the_verdict_joins_its_incident(roster: Roster) -> None:
@@ -158,7 +158,8 @@ def test_a_fatal_code_that_comes_after_the_verdict_joins_its_incident(roster: Ro
     assert last.cause_class == "gpu_lost"
     assert last.culprit is not None
     assert last.culprit.rank == 5
-    assert commands(said)[-1] == ("cordon_node", "node", "node-1")
+    # The job was to be restarted for its hang already.
+    assert commands(said)[-2:] == [("restart_job", "job", JOB), ("cordon_node", "node", "node-1")]
 
 
 def test_one_broken_device_among_the_stuck_ranks_explains_what_the_dumps_do_not(roster: Roster) -> None:

@@ -84,7 +84,7 @@ def test_a_code_that_came_first_has_the_only_incident() -> None:
     told, commands = decided(roster_of(), xid(20, 79, urgent=True), peers(130, "gpu_stalled"))
     assert {incident.cause_class for incident in told} == {"gpu_lost"}
     assert len({incident.incident_id for incident in told}) == 1
-    assert [command.kind for command in commands] == ["cordon_node"]
+    assert [command.kind for command in commands] == ["cordon_node", "restart_job"]
 
 
 def test_a_code_that_comes_later_takes_the_incident_over_and_names_the_gpu() -> None:
@@ -93,7 +93,7 @@ def test_a_code_that_comes_later_takes_the_incident_over_and_names_the_gpu() -> 
     assert (counters.cause_class, code.cause_class) == ("gpu_stalled", "gpu_lost")
     assert code.culprit is not None
     assert (code.culprit.level, code.culprit.gpu_uuid) == ("gpu", uuid_of("node-1", 0))
-    assert [command.kind for command in commands] == ["cordon_node"]
+    assert [command.kind for command in commands] == ["cordon_node", "restart_job"]
 
 
 @pytest.mark.parametrize("code", [13, 31])
