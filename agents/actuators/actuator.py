@@ -32,6 +32,9 @@ __all__ = ["Actuator", "ActuatorSettings"]
 
 _LOG = logging.getLogger(__name__)
 _HOUR_NS = 3_600_000_000_000
+_REACH_NS = 2_000_000_000
+"""What is begun later before its expiry could arrive after it: a program is started, on a machine that may be loaded."""
+
 _PATIENCE_S = (1.0, 2.0, 4.0)
 """Waits between tries while the target's controller does not answer."""
 
@@ -126,28 +129,36 @@ class Actuator:
         now_ns = self._clock_ns()
         verdict = verify(payload, headers, expected, now_ns)
         if isinstance(verdict, Refusal):
-            return self._refuse(verdict, payload, place, now_ns)
+            # What came before and has expired since is a repeat: to tell its expiry would deny what was done.
+            repeat = self._repeat(verdict.command, payload, place) if verdict.outcome == "expired" else None
+            if repeat is None:
+                return self._refuse(verdict, payload, place, now_ns)
+            return repeat if isinstance(repeat, str) else self._refuse(repeat, payload, place, now_ns)
         assert payload is not None
-        command, known = verdict, self._memory.known(verdict.command_id)
+        command = verdict
         if not self._is_ours(command):
             return "passed_over"
-        if known is not None:
-            if known.place == _name(place) and known.digest == digest_of(payload):
-                # Kafka gave it out again: its result is in the outbox, or was sent.
-                return "redelivered"
-            how = "the same bytes" if known.digest == digest_of(payload) else "other bytes"
-            return self._refuse(
-                Refusal("reused_id", f"its id came before at {known.place}, with {how}; nothing was done", command),
-                payload,
-                place,
-                now_ns,
-            )
+        repeat = self._repeat(command, payload, place)
+        if repeat is not None:
+            return repeat if isinstance(repeat, str) else self._refuse(repeat, payload, place, now_ns)
         refusal = self._out_of_order(command)
         if refusal is not None:
             return self._refuse(refusal, payload, place, now_ns)
         # From here on its id is used, whatever becomes of it: what is refused now must not be done when it comes again.
         self._memory.accept(command, payload, _name(place), now_ns)
         return self._carry_out(command)
+
+    def _repeat(self, command: Command | None, payload: bytes | None, place: Evidence) -> Refusal | str | None:
+        """What a command comes to whose id came before: a refusal or a word; None for one that is new."""
+        known = self._memory.known(command.command_id) if command is not None else None
+        if known is None:
+            return None
+        digest = digest_of(payload or b"")
+        if known.place == _name(place) and known.digest == digest:
+            # Kafka gave it out again: its result is in the outbox, or was sent.
+            return "redelivered"
+        how = "the same bytes" if known.digest == digest else "other bytes"
+        return Refusal("reused_id", f"its id came before at {known.place}, with {how}; nothing was done", command)
 
     def _is_ours(self, command: Command) -> bool:
         """Whether a command is of a kind and mode that this actuator does; others' are no business of its own."""
@@ -211,7 +222,12 @@ class Actuator:
 
     def _forbidden(self, command: Command, now_ns: int) -> Refusal | None:
         """Why the command or the policy lets nothing be done at a time."""
-        return check_term(command, now_ns) or self._permission(now_ns)
+        refusal = check_term(command, now_ns) or self._permission(now_ns)
+        left_ns = command.expires_at_ns - now_ns
+        if refusal is None and left_ns < _REACH_NS:
+            text = f"it expires in {left_ns / 1e9:.1f} s, and an act takes up to {_REACH_NS / 1e9:.0f} s to reach its target"
+            return Refusal("expired", text, command, "expired")
+        return refusal
 
     def _resume_one(self, remembered: Remembered) -> None:
         command, before = remembered.command, remembered.before

@@ -165,6 +165,22 @@ def test_a_command_that_is_published_again_is_refused_and_so_is_another_under_it
     assert ["the same bytes" in r.reason for r in rig.results()[1:]] == [True, False]
 
 
+def test_what_was_done_and_comes_again_after_its_expiry_is_told_as_a_repeat(rig: Rig) -> None:
+    """A worker that was killed publishes again what it had published, also long after."""
+    place = rig.place()
+    rig.take(signed(command()), place)
+    rig.now_ns = at(700)
+    assert rig.take(signed(command()), place) == "redelivered"
+    assert rig.take(signed(command())) == "reused_id"
+    assert [(result.outcome, result.code) for result in rig.results()] == [("applied", None), ("refused", "reused_id")]
+    assert rig.take(signed(command(node_id="node-2"))) == "expired", "and what is new and late as expired"
+
+
+def test_an_act_that_would_arrive_after_its_expiry_is_not_begun(rig: Rig) -> None:
+    assert rig.take(signed(command(expires_at_ns=rig.now_ns + 1_900_000_000))) == "expired"
+    assert rig.take(signed(command(number=1, expires_at_ns=rig.now_ns + 2_000_000_000))) == "applied"
+
+
 def test_a_sequence_that_is_not_above_the_last_of_its_target_is_refused(rig: Rig) -> None:
     assert rig.take(signed(command(number=3))) == "applied"
     for number in (2, 3):
@@ -270,14 +286,14 @@ def test_a_controller_that_is_away_is_tried_again_and_then_told(rig: Rig) -> Non
     assert rig.waited == [1.0, 2.0, 1.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(("expires_s", "word", "log"), [(4, "applied", ["cordon_node node-1"]), (2, "expired", [])])
+@pytest.mark.parametrize(("expires_s", "word", "log"), [(7, "applied", ["cordon_node node-1"]), (3, "expired", [])])
 def test_an_act_is_tried_again_only_before_its_expiry(rig: Rig, expires_s: int, word: str, log: list[str]) -> None:
     def wait(pause_s: float) -> None:
         rig.now_ns += round(pause_s * 1e9)
 
     rig.actuator._wait_s = wait
     rig.hands.away_for_acts = 2
-    assert rig.take(signed(command(expires_at_ns=at(expires_s + 1)))) == word
+    assert rig.take(signed(command(expires_at_ns=at(expires_s)))) == word
     assert rig.fleet.log == log
     assert [result.outcome for result in rig.results()] == [word]
 
