@@ -12,6 +12,7 @@ from paceline.brokers_option import Bootstrap
 from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from agents.actuators.actuator import ActuatorSettings
@@ -82,6 +83,59 @@ def slurm(
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, on_lock=program.hand_down))
 
 
+@act_app.command("kubernetes")
+def kubernetes(
+    keyring: _Ring,
+    state_dir: _State,
+    bootstrap: Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "kubernetes",
+    costly_per_hour: _PerHour = 4,
+    only: _Only = [],  # noqa: B006
+    never: _Never = [],  # noqa: B006
+    kubeconfig: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="How the API server is reached; without it as the service account of this pod."),
+    ] = None,
+    context: Annotated[Optional[str], typer.Option(help="Of the kubeconfig; its current one without it.")] = None,  # noqa: UP045
+    short_names: Annotated[
+        bool, typer.Option("--short-names", help="Kubernetes knows nodes by what stands before the first dot.")
+    ] = False,
+    node_names: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="JSON object: names of nodes in Kubernetes by node id, where they differ."),
+    ] = None,
+    drain_wait_s: Annotated[
+        float, typer.Option(min=0, max=600, help="Seconds for which evictions that budgets forbid are asked again.")
+    ] = 60.0,
+    announce: _Announce = False,
+) -> None:
+    """Cordon, taint, drain and give back nodes of Kubernetes."""
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.limits import LocalLimits
+
+    try:
+        from agents.actuators.kube_api import KubeApi, KubeSettingsError
+        from agents.actuators.kubernetes import KubernetesHands, KubernetesSettings, read_node_names
+    except ImportError as error:
+        typer.echo(f"paceline: {error}: install paceline[kubernetes]", err=True)
+        raise typer.Exit(2) from None
+    try:
+        names = read_node_names(node_names.read_bytes()) if node_names is not None else {}
+    except (OSError, ValueError) as error:
+        typer.echo(f"paceline: {node_names}: {error}", err=True)
+        raise typer.Exit(2) from None
+    try:
+        api = KubeApi.opened(str(kubeconfig) if kubeconfig is not None else None, context)
+    except KubeSettingsError as error:
+        typer.echo(f"paceline: {error}", err=True)
+        raise typer.Exit(2) from None
+    stopped = stop_on_signals()
+    hands = KubernetesHands(api, KubernetesSettings(names, short_names, drain_wait_s), time.time_ns, stopped.wait)
+    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
+
+
 @act_app.command("webhook")
 def webhook(
     keyring: _Ring,
@@ -142,6 +196,7 @@ def _run(
     announce: bool,
     is_spoken: bool = False,
     on_lock: Callable[[int], object] = lambda _: None,
+    stopped: threading.Event | None = None,
 ) -> int:
     """Run until told to stop; 2 when a setting does not hold, 1 when it cannot go on."""
     from confluent_kafka import KafkaException
@@ -156,7 +211,7 @@ def _run(
     from schemas.key_files import KeyFileError
 
     log_to_stderr()
-    stopped = stop_on_signals()
+    stopped = stopped if stopped is not None else stop_on_signals()
     client = {"bootstrap.servers": bootstrap_servers, "client.id": f"paceline-act-{settings.actuator_id}"}
     try:
         ring = KeyringFile(keyring)

@@ -8,7 +8,7 @@ reference data fails the run.
 Environment: PACELINE_BOOTSTRAP_SERVERS gives a broker (taken to be real Kafka with topic creation allowed);
 PACELINE_TEST_BROKER=docker|apache|embedded demands one kind and fails where it cannot be had. PACELINE_TORCH_PYTHON
 names an interpreter that has PyTorch, where this one has not. PACELINE_EXAMPLES=same draws the same examples for the
-property tests at every run; without it each run draws others.
+property tests at every run; without it each run draws others. PACELINE_KUBECONFIG names a throw-away Kubernetes API server.
 """
 
 from __future__ import annotations
@@ -112,11 +112,14 @@ def _gpu_lacks() -> str | None:
 
 @cache
 def _kube_lacks() -> str | None:
+    given = os.environ.get("PACELINE_KUBECONFIG")
+    if not given:
+        # Never the cluster that a person happens to work with.
+        return "PACELINE_KUBECONFIG names no throw-away API server (tests/kube/README.md)"
     try:
         from kubernetes import client, config
 
-        config.load_config()  # type: ignore[no-untyped-call]
-        client.VersionApi().get_code(_request_timeout=3)
+        client.VersionApi(config.new_client_from_config(given)).get_code(_request_timeout=3)  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001 - no package, no configuration, no server
         return f"no Kubernetes API server answers ({type(error).__name__})"
     return None

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from agents.actuators.hands import ActFailedError, TargetAwayError
+from agents.actuators.hands import ActFailedError, PartlyDoneError, TargetAwayError
 from agents.actuators.limits import COSTLY_KINDS, LocalLimits
 from agents.actuators.memory import digest_of
 from agents.actuators.verification import Expectations, Refusal, check_term, verify
@@ -199,6 +199,9 @@ class Actuator:
     def _act(self, command: Command, before: State, judgement: Judgement) -> str:
         try:
             done = self._patiently(lambda: self._hands.act(command, before), command)
+        except PartlyDoneError as error:
+            # What was taken out is owned, or nobody could give it back.
+            return self._end(command, "failed", error.code, str(error), judgement)
         except _NoLongerError as error:
             if self._took_effect(command, before):
                 return self._end(command, "applied", "", f"took effect, though nobody answered: {error}", judgement)

@@ -1,4 +1,4 @@
-"""What an actuator acts with: the protocol that Slurm, webhooks and the dry run fulfil.
+"""What an actuator acts with: the protocol that Slurm, Kubernetes, webhooks and the dry run fulfil.
 
 Hands look, judge and act; they remember nothing and check no signature. An act is judged against the state that was just
 seen, and afterwards the two states tell whether it took effect, so that a crash in between need not repeat it.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from schemas.remediation import Command
 
-__all__ = ["ActFailedError", "Hands", "Judgement", "State", "TargetAwayError"]
+__all__ = ["ActFailedError", "Hands", "Judgement", "PartlyDoneError", "State", "TargetAwayError"]
 
 State = dict[str, Any]
 """What a target is like, as plain data that JSON can hold."""
@@ -24,6 +24,19 @@ class TargetAwayError(Exception):
 
 class ActFailedError(Exception):
     """The act was refused or broke off; whether it took effect is seen by looking."""
+
+
+class PartlyDoneError(ActFailedError):
+    """The target is taken out and held from here, and what else was to be done was not.
+
+    Args:
+        code: one word for why, of the result.
+        text: one line for people.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,7 @@ class Hands(Protocol):
 
         Raises:
             TargetAwayError: nobody answers; nothing was done.
+            PartlyDoneError: the target is held from here, and the rest was not done.
             ActFailedError: it was refused, or broke off.
         """
         ...
