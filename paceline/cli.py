@@ -41,8 +41,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
-for review_command in (record, archive, replay, diff, report):
 app.command()(approve)
+for review_command in (record, archive, replay, diff, report):
     app.command()(review_command)
 
 
