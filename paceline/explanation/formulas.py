@@ -66,7 +66,7 @@ FORMULAS: dict[str, Formula] = {
             "transfer = shortest duration among the members of a communicator; reference = its own, from its first 20 steps",
             "slow     : transfer > ratio x reference, ln(transfer / reference) > scales x noise, transfer >= least_us,",
             "           transfer >= least_share of the step, and the job's median own time < own_flat x its reference",
-            "said after steps recorded steps in a row and gather_steps further ones",
+            "said after steps recorded steps in a row and up to gather_steps further ones, while another may still follow",
         )
     ),
     "slow_storage": Formula(

@@ -104,7 +104,7 @@ class SlowNetwork:
         limits: SlowNetworkThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        """Wait for those that become slow together with the first, then say which did."""
+        """Wait for those that become slow together with the first, for as long as one still can, then say which did."""
         is_slow = False
         for group, (rows, slow) in judged.items():
             charts = self._charts[group]
@@ -117,7 +117,8 @@ class SlowNetwork:
             self._slow = _Slow(first)
         else:
             self._slow.steps += 1
-        if self._slow.steps < limits.gather_steps:
+        left = limits.gather_steps - self._slow.steps
+        if left > 0 and any(charts.may_be_named(limits.steps - left) for charts in self._charts.values()):
             return
         if not is_slow:
             self._forget()

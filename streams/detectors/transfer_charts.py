@@ -50,7 +50,7 @@ class SlowNetworkThresholds:
         scales: how many noise scales the logarithm of that ratio must be above as well.
         min_scale: lower bound of the noise scale (natural logarithm).
         steps: recorded steps in a row before a communicator is slow.
-        gather_steps: recorded steps that the finding then waits, so that those that become slow together are in it.
+        gather_steps: recorded steps that the finding then waits at most, so that those that become slow together are in it.
         quiet_steps: recorded steps after the last slow one before it is cleared.
         least_us: shorter transfers are launch time and noise.
         least_share: and so are those of a smaller share of the step.
@@ -174,6 +174,10 @@ class TransferCharts:
         slow = above & (x >= least_us) & may_be_slow
         self.run[at] = np.where(slow, np.minimum(self.run[at], 254) + 1, 0)
         return rows, slow
+
+    def may_be_named(self, run: int) -> bool:
+        """Whether one that is not named has been slow for so many steps in a row."""
+        return bool((~self.named & (self.run >= run)).any())
 
     def _learn(self, rows: NDArray[np.int64], x: NDArray[np.float64]) -> None:
         assert self.first is not None
