@@ -23,12 +23,12 @@ from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from schemas.base import Record
 
-__all__ = ["Scenario", "failures", "load", "outputs_of"]
+__all__ = ["Scenario", "failures", "known_keys", "load", "outputs_of", "unmet"]
 
 _SECTIONS = {
     "summary",
@@ -84,7 +84,7 @@ def load(path: Path) -> Scenario:
         ValueError: the file has a key that the format does not know, or expects nothing.
     """
     told = tomllib.loads(path.read_text(encoding="utf-8"))
-    _known(path.name, told, _SECTIONS)
+    known_keys(path.name, told, _SECTIONS)
     fleet_table = dict(told.get("fleet", {}))
     named_by = fleet_table.pop("named_by", "both")
     fleet = Fleet(**fleet_table)
@@ -108,7 +108,7 @@ def load(path: Path) -> Scenario:
     expect = told.get("expect", {})
     if not expect:
         raise ValueError(f"{path.name}: expects nothing")
-    _known(f"{path.name} expect", expect, {*_KINDS, *(f"no_{kind}" for kind in _KINDS)})
+    known_keys(f"{path.name} expect", expect, {*_KINDS, *(f"no_{kind}" for kind in _KINDS)})
     return Scenario(path.stem, told["summary"], _placed(arriving), _policy(told.get("policy")), expect)
 
 
@@ -132,18 +132,32 @@ def failures(scenario: Scenario, outputs: list[Record]) -> list[str]:
     for record in outputs:
         fields = record.model_dump()
         by_kind[fields["record"]].append(fields)
+    return unmet(scenario.name, scenario.expect, by_kind, _KINDS)
+
+
+def unmet(
+    where: str, expect: dict[str, Any], by_kind: Mapping[str, list[dict[str, Any]]], kinds: Mapping[str, str]
+) -> list[str]:
+    """Expectations that do not hold over records as plain data, one line each.
+
+    Args:
+        where: the file, for errors.
+        expect: `KIND` and `no_KIND` tables of the file.
+        by_kind: fields of what came out, by name.
+        kinds: name by the kinds that a file may expect.
+    """
     failed = []
-    for kind, name in _KINDS.items():
-        for expected in scenario.expect.get(kind, []):
-            _known(f"{scenario.name} expect.{kind}", expected, {"match", "times"})
-            matching = [fields for fields in by_kind[name] if _matches(expected["match"], fields)]
+    for kind, name in kinds.items():
+        for expected in expect.get(kind, []):
+            known_keys(f"{where} expect.{kind}", expected, {"match", "times"})
+            matching = [fields for fields in by_kind.get(name, []) if _matches(expected["match"], fields)]
             times = expected.get("times")
             if not matching or (times is not None and len(matching) != times):
                 failed.append(f"{len(matching)} times, not {times or 'at least once'}: {kind} {expected['match']}")
-        for unwanted in scenario.expect.get(f"no_{kind}", []):
+        for unwanted in expect.get(f"no_{kind}", []):
             failed += [
                 f"must not be: {kind} {unwanted}, but: {_brief(fields)}"
-                for fields in by_kind[name]
+                for fields in by_kind.get(name, [])
                 if _matches(unwanted, fields)
             ]
     return failed
@@ -160,13 +174,15 @@ def _matches(expected: Any, actual: Any) -> bool:
             return isinstance(actual, int | float) and low <= actual <= high
         if expected.keys() == {"not"}:
             return not _matches(expected["not"], actual)
+        if expected.keys() == {"has"}:
+            return isinstance(actual, str | list | tuple) and expected["has"] in actual
         return isinstance(actual, dict) and all(_matches(value, actual.get(name)) for name, value in expected.items())
     if expected == "null":
         return actual is None
     return bool(expected == (list(actual) if isinstance(actual, tuple) else actual))
 
 
-def _known(where: str, table: dict[str, Any], names: set[str]) -> None:
+def known_keys(where: str, table: dict[str, Any], names: set[str]) -> None:
     unknown = sorted(set(table) - names)
     if unknown:
         raise ValueError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(sorted(names))}")
@@ -191,7 +207,7 @@ def _policy(table: dict[str, Any] | None) -> Policy | None:
 
 
 def _job(table: dict[str, Any], fleet: Fleet) -> Job:
-    _known("job", table, set(Job.model_fields))
+    known_keys("job", table, set(Job.model_fields))
     world_size = table.get("world_size", fleet.nodes * fleet.gpus)
     defaults = {"job_id": JOB, "effective_from_ns": START_NS, "world_size": world_size, "layout": {"data": world_size}}
     return Job.model_validate({**defaults, **table})
@@ -211,7 +227,7 @@ def _placements(job: Job, fleet: Fleet, named_by: str) -> Iterator[Record]:
 
 
 def _steps(table: dict[str, Any], job: Job, fleet: Fleet) -> Iterator[StepTiming]:
-    _known(
+    known_keys(
         "steps",
         table,
         {
@@ -265,14 +281,14 @@ def _steps(table: dict[str, Any], job: Job, fleet: Fleet) -> Iterator[StepTiming
 def _changes(table: dict[str, Any], step: int) -> Iterator[dict[str, Any]]:
     for change in table.get("change", []):
         known = {"ranks", "from", "to", "missing", "phase", *_TIMES, *(f"{n}_factor" for n in _TIMES)}
-        _known("steps.change", change, known)
+        known_keys("steps.change", change, known)
         if change.get("from", 0) <= step < change.get("to", 2**31):
             yield change
 
 
 def _collective(table: dict[str, Any], step: int, local: list[int], own: list[int]) -> CollectiveTiming:
     """Time of a node's ranks in the communicators of one kind: the transfer, and waiting for the last of the members."""
-    _known("steps.collective", table, {"group", "op", "size", "stride", "transfer_us", "jitter_us", "change"})
+    known_keys("steps.collective", table, {"group", "op", "size", "stride", "transfer_us", "jitter_us", "change"})
     size, stride = table["size"], table.get("stride", 1)
     members: dict[int, list[int]] = defaultdict(list)
     for rank, own_us in enumerate(own):
@@ -284,7 +300,7 @@ def _collective(table: dict[str, Any], step: int, local: list[int], own: list[in
         jitter = table.get("jitter_us", [0])
         transfer_us += jitter[(7 * instance + 3 * step) % len(jitter)]
         for change in table.get("change", []):
-            _known("steps.collective.change", change, {"instances", "from", "to", "transfer_us_factor"})
+            known_keys("steps.collective.change", change, {"instances", "from", "to", "transfer_us_factor"})
             if instance in change.get("instances", [instance]) and change.get("from", 0) <= step < change.get(
                 "to", 2**31
             ):
@@ -334,11 +350,11 @@ def _own_us(times: dict[str, int]) -> int:
 
 def _gpu_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[GpuFrame]:
     columns = {name: value for name, value in table.items() if name not in {"seconds", "first_s", "session", "change"}}
-    _known("gpus", columns, set(GpuFrame.model_fields))
+    known_keys("gpus", columns, set(GpuFrame.model_fields))
     first_s = table.get("first_s", 0)
     changes = table.get("change", [])
     changed = {name for change in changes for name in change} - {"node", "gpus", "from_s", "to_s"}
-    _known("gpus.change", dict.fromkeys(changed), set(GpuFrame.model_fields))
+    known_keys("gpus.change", dict.fromkeys(changed), set(GpuFrame.model_fields))
     for node in range(fleet.nodes):
         for second in range(first_s, first_s + table["seconds"]):
             yield GpuFrame(
@@ -366,7 +382,7 @@ def _gpu_value(table: dict[str, Any], name: str, node: int, gpu: int, second: in
         from_s, to_s = change.get("from_s", 0), change.get("to_s", 2**31)
         if isinstance(change[name], dict):
             # A cumulative counter: it grows while the change lasts and stays where it got to.
-            _known(f"gpus.change {name}", change[name], {"per_s"})
+            known_keys(f"gpus.change {name}", change[name], {"per_s"})
             value = (value or 0) + change[name]["per_s"] * max(0, min(second, to_s) - from_s)
         elif from_s <= second < to_s:
             value = change[name]
@@ -378,7 +394,7 @@ def _kernel_events(entries: list[dict[str, Any]]) -> Iterator[KernelEvent]:
         fields = dict(entry)
         gpu = fields.pop("gpu", None)
         at_s = fields.pop("at_s")
-        _known("kernel", fields, {*KernelEvent.model_fields, "node"})
+        known_keys("kernel", fields, {*KernelEvent.model_fields, "node"})
         yield KernelEvent(
             node_id=f"node-{fields.pop('node', 0)}",
             agent_session="s1",
@@ -407,11 +423,11 @@ def _port_columns(table: dict[str, Any], node: int, second: int) -> dict[str, tu
 
 def _fabric_frames(table: dict[str, Any], fleet: Fleet) -> Iterator[FabricFrame]:
     """Ports of each node, and the ports of a switch to them, with counters that grow as the changes say."""
-    _known("fabric", table, {"seconds", "switch", "ports", "counters", "columns", "switch_counters", "change"})
+    known_keys("fabric", table, {"seconds", "switch", "ports", "counters", "columns", "switch_counters", "change"})
     changes = table.get("change", [])
     for change in changes:
         known = {"node", "switch_port", "port", "from_s", "to_s", "rx_per_s", "tx_per_s", "link_state", "per_s", "add"}
-        _known("fabric.change", change, known | {"columns"})
+        known_keys("fabric.change", change, known | {"columns"})
     ports = range(table.get("ports", 1))
     on_hosts = [change for change in changes if "switch_port" not in change]
     names = sorted({*table.get("counters", {}), *(name for change in on_hosts for name in change.get("per_s", {}))})
@@ -502,7 +518,7 @@ def _lasts(change: dict[str, Any], second: float) -> bool:
 
 def _statuses(table: dict[str, Any], entries: list[dict[str, Any]], fleet: Fleet) -> Iterator[NodeStatus]:
     """Heartbeats every 5 s, each node at its own phase, but where nodes are silent; and what else they said."""
-    _known("heartbeats", table, {"seconds", "silent"})
+    known_keys("heartbeats", table, {"seconds", "silent"})
     said: dict[int, list[tuple[float, str]]] = defaultdict(list)
     for node in range(fleet.nodes):
         for tick in range(table["seconds"] // 5):
@@ -511,9 +527,9 @@ def _statuses(table: dict[str, Any], entries: list[dict[str, Any]], fleet: Fleet
             if not any(_lasts(silence, second) for silence in silences):
                 said[node].append((second, "heartbeat"))
     for silence in table.get("silent", []):
-        _known("heartbeats.silent", silence, {"nodes", "from_s", "to_s"})
+        known_keys("heartbeats.silent", silence, {"nodes", "from_s", "to_s"})
     for entry in entries:
-        _known("status", entry, {"at_s", "node", "state"})
+        known_keys("status", entry, {"at_s", "node", "state"})
         said[entry.get("node", 0)].append((entry["at_s"], entry["state"]))
     for node, statuses in said.items():
         for seq, (second, state) in enumerate(sorted(statuses)):
@@ -525,7 +541,7 @@ def _statuses(table: dict[str, Any], entries: list[dict[str, Any]], fleet: Fleet
 def _by_clock(arrival_ns: int, record: Record, entries: list[dict[str, Any]]) -> tuple[int, Record]:
     """A record as its node's clock stamps it; it arrives when it was sent."""
     for entry in entries:
-        _known("clock", entry, {"node", "from_s", "to_s", "behind_s"})
+        known_keys("clock", entry, {"node", "from_s", "to_s", "behind_s"})
         if getattr(record, "node_id", None) != f"node-{entry['node']}" or isinstance(record, RankPlacement):
             continue
         if entry.get("from_s", 0) <= (arrival_ns - START_NS) / 1e9 < entry.get("to_s", 2**31):
