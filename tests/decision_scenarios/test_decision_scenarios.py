@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from decision_runner import Story, load, outputs_of, unmet_of
+from decision_runner import Story, catalogue_classes, commands_of, load, outputs_of, policy_of, unmet_of
 
+from schemas import catalog
 from schemas.fleet import FailurePolicy, RulePolicy
+from schemas.remediation import Command, Incident
 from streams.core.failure_table import known_failures
 from streams.core.guard_limits import known_guards
+from streams.decisions.remedies import CLASS_OF_XID, remedy_for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILES = sorted(Path(__file__).parent.glob("*.toml"))
+CATALOGUE = Path(__file__).parent / "catalogue.toml"
+FILES = sorted(path for path in Path(__file__).parent.glob("*.toml") if path != CATALOGUE)
+CLASSES = tomllib.loads(CATALOGUE.read_text(encoding="utf-8"))["class"]
 
 
 @cache
@@ -58,3 +64,42 @@ def test_switching_off_any_one_guard_makes_a_story_fail(guard: str) -> None:
         return unmet_of(story, outputs_of(story, guards=guards))
 
     assert noticed(guard, unmet) is not None
+
+
+# --- The catalogues -----------------------------------------------------------------------------------------------
+
+
+def line_of(source: str, code: int, **fields: object) -> Story:
+    """One kernel line of a code on a node of a job."""
+    told = {"kernel": [{"at_s": 20, "source": source, "code": code, "gpu": 3, **fields}]}
+    return Story(f"{source}-{code}", {"nodes": 40}, ({"job_id": "job-1", "nodes": [0, 1]},), policy_of({}), told)
+
+
+@pytest.mark.parametrize("row", CLASSES, ids=lambda row: f"{row['source']}-{row['severity']}-{row['action']}")
+def test_a_code_of_each_class_leads_to_what_its_catalogue_says_and_a_forged_line_to_nothing(
+    row: dict[str, Any],
+) -> None:
+    orders = [c.kind for c in commands_of(outputs_of(line_of(row["source"], row["code"]))) if c.mode == "auto"]
+    assert orders == ([] if row["command"] == "none" else [row["command"]])
+    forged = line_of(row["source"], row["code"], trusted=False)
+    assert [record for record in outputs_of(forged) if isinstance(record, Command | Incident)] == []
+
+
+def test_every_class_of_the_catalogues_has_a_code_here() -> None:
+    told = {(row["source"], row["severity"], row["action"]) for row in CLASSES}
+    # What the class of 63 (info, observe) leads to is in the failure table.
+    assert told == catalogue_classes()
+
+
+def test_every_other_code_of_a_class_leads_to_the_same() -> None:
+    kinds = {(row["source"], row["severity"], row["action"]): row["command"] for row in CLASSES}
+    for source, entries in (("xid", catalog.xids()), ("sxid", catalog.sxids())):
+        for code, entry in entries.items():
+            if source == "xid" and code in CLASS_OF_XID:
+                continue
+            remedy = remedy_for_code(source, code)
+            kind = remedy.kind if remedy is not None else None
+            if source == "sxid" and kind == "restart_job":
+                # A switch of the node says it: which job it served is not known, and nobody is asked.
+                kind = None
+            assert (kind or "none") == kinds[(source, entry.severity, entry.suggested_action)], (source, code)
