@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from agents.actuators.hands import ActFailedError, PartlyDoneError, TargetAwayError
+from agents.actuators.hands import ActFailedError, ActRefusedError, PartlyDoneError, TargetAwayError
 from agents.actuators.limits import COSTLY_KINDS, LocalLimits
 from agents.actuators.memory import digest_of
 from agents.actuators.verification import Expectations, Refusal, check_term, verify
@@ -199,6 +199,8 @@ class Actuator:
     def _act(self, command: Command, before: State, judgement: Judgement) -> str:
         try:
             done = self._patiently(lambda: self._hands.act(command, before), command)
+        except ActRefusedError as error:
+            return self._end(command, "refused", error.code, str(error))
         except PartlyDoneError as error:
             # What was taken out is owned, or nobody could give it back.
             return self._end(command, "failed", error.code, str(error), judgement)

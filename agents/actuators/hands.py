@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from schemas.remediation import Command
 
-__all__ = ["ActFailedError", "Hands", "Judgement", "PartlyDoneError", "State", "TargetAwayError"]
+__all__ = ["ActFailedError", "ActRefusedError", "Hands", "Judgement", "PartlyDoneError", "State", "TargetAwayError"]
 
 State = dict[str, Any]
 """What a target is like, as plain data that JSON can hold."""
@@ -24,6 +24,19 @@ class TargetAwayError(Exception):
 
 class ActFailedError(Exception):
     """The act was refused or broke off; whether it took effect is seen by looking."""
+
+
+class ActRefusedError(ActFailedError):
+    """Whom the act would go through does not want it, and has done nothing.
+
+    Args:
+        code: one word for why, of the result.
+        text: one line for people.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class PartlyDoneError(ActFailedError):
@@ -87,6 +100,7 @@ class Hands(Protocol):
 
         Raises:
             TargetAwayError: nobody answers; nothing was done.
+            ActRefusedError: it is not wanted there; nothing was done.
             PartlyDoneError: the target is held from here, and the rest was not done.
             ActFailedError: it was refused, or broke off.
         """
