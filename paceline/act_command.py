@@ -136,6 +136,44 @@ def kubernetes(
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
 
 
+@act_app.command("job")
+def job(
+    keyring: _Ring,
+    state_dir: _State,
+    controller: Annotated[Path, typer.Option(help="The spool: a directory for each job that has a controller.")],
+    bootstrap: Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "job",
+    costly_per_hour: _PerHour = 4,
+    only: _Only = [],  # noqa: B006
+    never: _Never = [],  # noqa: B006
+    kinds: Annotated[
+        str, typer.Option(help="Kinds of commands, comma separated; cordon_node too can be a job's business.")
+    ] = "restart_job,swap_spare,drain_node,collect_evidence,uncordon_node",
+    take_s: Annotated[float, typer.Option(min=0, max=60, help="Seconds until a controller has taken an order.")] = 10.0,
+    answer_s: Annotated[
+        float, typer.Option(min=0, max=600, help="Seconds until it is done; what takes longer is told as under way.")
+    ] = 300.0,
+    announce: _Announce = False,
+) -> None:
+    """Restart jobs, move their ranks to spares and ask for dumps, through the controllers of the jobs."""
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.job_controller import JOB_KINDS, JobControllerHands, Patience
+    from agents.actuators.job_spool import JobSpool
+    from agents.actuators.limits import LocalLimits
+
+    wanted = frozenset(kinds.replace(" ", "").split(","))
+    if not wanted <= JOB_KINDS or not controller.is_dir():
+        unknown = sorted(wanted - JOB_KINDS)
+        told = f"no kind {unknown[0]!r}; there are {', '.join(sorted(JOB_KINDS))}" if unknown else f"no {controller}"
+        typer.echo(f"paceline: {told}", err=True)
+        raise typer.Exit(2)
+    stopped = stop_on_signals()
+    hands = JobControllerHands(JobSpool(controller), wanted, stopped.wait, Patience(take_s, answer_s))
+    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
+
+
 @act_app.command("webhook")
 def webhook(
     keyring: _Ring,
@@ -209,6 +247,7 @@ def _run(
     from agents.publisher_settings import PublisherSettings
     from paceline.agent_command import log_to_stderr
     from schemas.key_files import KeyFileError
+    from schemas.keyring_file import KeyringFile
 
     log_to_stderr()
     stopped = stopped if stopped is not None else stop_on_signals()
@@ -245,4 +284,3 @@ def _run(
 
 def _say(line: str) -> None:
     print(line, flush=True)
-    from schemas.keyring_file import KeyringFile

@@ -1,0 +1,211 @@
+"""A real job under the reference controller: a named culprit, a swap, steps that go on from the checkpoint, and kills in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from factories import SITE
+from signed_commands import RING, command, signed
+
+from agents.actuators.actuator import Actuator, ActuatorSettings
+from agents.actuators.job_controller import JOB_KINDS, JobControllerHands, Patience
+from agents.actuators.job_spool import JobSpool
+from agents.actuators.memory import ActuatorMemory
+from deploy.job_controller.checkpoints import Checkpoints
+from deploy.job_controller.stub_trainer import expected_total
+from schemas.findings import Evidence
+from schemas.remediation import Command, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+JOB = "llama"
+WORLD = 4
+PATIENCE = Patience(take_s=90.0, answer_s=90.0, poll_s=0.02)
+
+SETTINGS = """
+job_id = "{job}"
+run_dir = "{home}/run"
+spool = "{home}/spool/{job}"
+command = [
+    "{{python}}", "-m", "deploy.job_controller.stub_trainer", "--run-dir", "{{run_dir}}", "--ranks", "{{ranks}}",
+    "--world", "{{world}}", "--nodes", "{{nodes}}", "--epoch", "{{epoch}}", "--step-s", "0.002",
+]
+register = ["{python}", "-c", "import shutil, sys; shutil.copy(*sys.argv[1:])", "{{file}}", "{home}/registered"]
+nodes = [{{node_id = "node-1", ranks = [0, 1]}}, {{node_id = "node-2", ranks = [2]}}, {{node_id = "node-3", ranks = [3]}}]
+spares = [{{node_id = "node-4"}}, {{node_id = "node-5"}}]
+"""
+
+
+def wait_for(what: str, holds: Callable[[], Any], timeout_s: float = 90.0) -> Any:
+    """What a condition gives once it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := holds()):
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s"
+        time.sleep(0.01)
+    return value
+
+
+class RealJob:
+    """A job's controller as a process, and what it leaves in its directories."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.run_dir = home, home / "run"
+        (home / "registered").mkdir()
+        (home / "job.toml").write_text(SETTINGS.format(job=JOB, home=home, python=sys.executable))
+        self.checkpoints = Checkpoints(self.run_dir / "checkpoints")
+        self.spool = JobSpool(home / "spool")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(60)
+
+    def start(self) -> None:
+        with (self.home / "controller.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "deploy.job_controller", str(self.home / "job.toml")],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(60)
+
+    def reached(self, step: int) -> int:
+        return int(
+            wait_for(f"a checkpoint from step {step} on", lambda: (self.latest() or 0) >= step and self.latest())
+        )
+
+    def latest(self) -> int | None:
+        self.alive()
+        return self.checkpoints.latest()
+
+    def alive(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.home / "controller.log").read_text()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Let the job come to its end; its log."""
+        assert self.process is not None
+        (self.run_dir / "finish").touch()
+        assert self.process.wait(90) == 0, (self.home / "controller.log").read_text()
+        return [json.loads(line) for line in (self.run_dir / "steps.log").read_text().splitlines()]
+
+    def order(self, kind: str, number: int = 0, node_id: str = "node-2", **fields: Any) -> Command:
+        level = "job" if kind in {"restart_job", "collect_evidence"} else "node"
+        now_ns = time.time_ns()
+        return command(
+            node_id=node_id,
+            number=number,
+            kind=kind,
+            target=Target(level=level, node_id=node_id if level == "node" else None, job_id=JOB),
+            decided_at_ns=now_ns,
+            expires_at_ns=now_ns + 3_600_000_000_000,
+            **fields,
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[RealJob]:
+    with RealJob(tmp_path) as running:
+        yield running
+
+
+def actuator_of(job: RealJob) -> tuple[Actuator, ActuatorMemory]:
+    memory = ActuatorMemory(job.home / "act" / "job.sqlite", "job", time.time_ns() - 10**12)
+    hands = JobControllerHands(job.spool, JOB_KINDS, time.sleep, PATIENCE)
+    return (
+        Actuator(ActuatorSettings("job", SITE), hands, memory, lambda _: None, lambda: RING, time.time_ns, time.sleep),
+        memory,
+    )
+
+
+def check_steps(log: list[dict[str, Any]]) -> dict[int, int]:
+    """Every step is there once, in order, and the model is that of a run without an end; the first step of each epoch."""
+    assert [line["step"] for line in log] == list(range(1, len(log) + 1))
+    assert log[-1]["total"] == expected_total(len(log), WORLD)
+    return {line["epoch"]: line["step"] for line in reversed(log)}
+
+
+def test_a_named_culprit_is_swapped_once_and_the_steps_go_on_from_the_checkpoint(job: RealJob) -> None:
+    job.reached(20)
+    actuator, memory = actuator_of(job)
+    wire, place = signed(job.order("swap_spare")), Evidence(topic="paceline.actions.v1", partition=0, offset=0)
+    assert actuator.on_message(wire.value, wire.headers, place) == "applied"
+    [(_, result)] = memory.outbox()
+    sheet = job.spool.sheet(JOB)
+    assert sheet is not None
+    assert (sheet.epoch, sheet.seats, sheet.out) == (1, {"node-1": [0, 1], "node-3": [3], "node-4": [2]}, ["node-2"])
+    step = sheet.checkpoint_step
+    assert step is not None
+    assert step >= 20
+    assert result.reason.startswith("rank 2 moved from node-2 to node-4; goes on from the checkpoint of step")
+
+    # Delivered again, published again, and put in the spool again: nothing of it does anything.
+    assert actuator.on_message(wire.value, wire.headers, place) == "redelivered"
+    again = Evidence(topic="paceline.actions.v1", partition=0, offset=1)
+    assert actuator.on_message(wire.value, wire.headers, again) == "reused_id"
+    job.spool.offer(JOB, "cmd-node-2-0", {"kind": "swap_spare", "job_id": JOB, "node_id": "node-1"})
+    wait_for("the order to be dropped", lambda: not list((job.home / "spool" / JOB / "orders").glob("*.json")))
+
+    wire = signed(job.order("collect_evidence", 1))
+    assert actuator.on_message(wire.value, wire.headers, Evidence(topic="t", partition=0, offset=2)) == "applied"
+    assert sorted(path.name for path in (job.run_dir / "dumps").iterdir()) == [f"stub_rank_{r}" for r in range(WORLD)]
+    memory.close()
+
+    job.reached(step + 20)
+    assert check_steps(job.finish()) == {0: 1, 1: step + 1}
+    after = job.spool.sheet(JOB)
+    assert after is not None
+    assert (after.epoch, after.state, after.spares) == (1, "ended", ["node-5"])
+    assert sorted(path.name for path in (job.home / "registered").iterdir()) == [
+        "epoch-000000-began.toml",
+        "epoch-000001-began.toml",
+        "epoch-000001-ended.toml",
+    ]
+
+
+def test_a_controller_killed_between_order_and_restart_carries_it_out_once(job: RealJob) -> None:
+    job.reached(20)
+    order = job.order("drain_node", when="after_checkpoint")
+    fields = {"kind": order.kind, "job_id": JOB, "node_id": "node-3", "when": order.when, "expected_epoch": 0}
+    job.spool.offer(JOB, order.command_id, {**fields, "expires_at_ns": order.expires_at_ns})
+    wait_for(
+        "the order to be taken",
+        lambda: job.spool.is_taken(JOB, order.command_id) or job.spool.answer(JOB, order.command_id),
+    )
+    job.kill()
+    job.start()
+    answer = wait_for("the answer", lambda: _ended(job, order.command_id))
+    assert [(move.ranks, move.left, move.to) for move in answer.moved] == [([3], "node-3", "node-4")]
+    job.reached((answer.checkpoint_step or 0) + 20)
+    check_steps(job.finish())
+    sheet = job.spool.sheet(JOB)
+    assert sheet is not None
+    assert (sheet.seats, sheet.spares, sheet.state) == (
+        {"node-1": [0, 1], "node-2": [2], "node-4": [3]},
+        ["node-5"],
+        "ended",
+    )
+
+
+def _ended(job: RealJob, command_id: str) -> Any:
+    answer = job.spool.answer(JOB, command_id)
+    return answer if answer is not None and answer.has_ended else None
