@@ -19,7 +19,7 @@ from agents.preflight.pairs import PairsOutcome, Peer, RoundOrder, figure_in
 from agents.preflight.sealed import Doorkeeper, SealedConnection, SealedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agents.preflight.bisection import Pair
     from agents.preflight.pairs import PairsSettings
@@ -41,10 +41,11 @@ class Coordinator:
     Args:
         settings: rank 0's.
         listener: where ranks call.
+        say: is told how far they are.
     """
 
-    def __init__(self, settings: PairsSettings, listener: socket.socket) -> None:
-        self._settings = settings
+    def __init__(self, settings: PairsSettings, listener: socket.socket, say: Callable[[str], None]) -> None:
+        self._settings, self._say = settings, say
         self._door = Doorkeeper(listener, settings.token)
         self._ranks: dict[int, SealedConnection] = {}
         self._peers: dict[int, Peer] = {}
@@ -76,6 +77,7 @@ class Coordinator:
                 pairs = self._bisection.next_round()
                 if not pairs:
                     break
+                self._say(f"round {number + 1}: {len(pairs)} pairs, by {backend}")
                 self._bisection.record(self._measured(number, pairs, backend))
             names = tuple(
                 self._peers[rank].name if rank in self._peers else f"rank {rank}"
@@ -96,6 +98,7 @@ class Coordinator:
             caller = self._door.next_caller(left_s)
             if caller is not None:
                 self._take(*caller)
+        self._say(f"{len(self._ranks)} of {self._settings.nodes} ranks are here")
         for rank in range(self._settings.nodes):
             if rank not in self._ranks:
                 self._gone(rank, f"did not join within {self._settings.join_s:g} s")
@@ -196,6 +199,7 @@ class Coordinator:
             self._tell(rank, message)
 
     def _gone(self, rank: int, why: str) -> None:
+        self._say(f"rank {rank}: {why}")
         self._reasons[rank] = why
         self._bisection.leave(rank)
         connection = self._ranks.pop(rank, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ __all__ = ["SocketMeter", "take_part"]
 
 _GRACE_S = 60.0
 """Beyond what joining or a round may take, before rank 0 is held to be gone."""
+
+_LOOK_EVERY_S = 0.2
 
 _LOCAL = ("127.", "localhost", "::1")
 
@@ -49,8 +51,9 @@ class SocketMeter:
         hello = {"type": "ring", "number": order.number, "rank": self._rank}
         opened: list[SealedConnection] = []
         try:
-            opened.append(connect_sealed(following.host, following.port, self._token, hello, deadline_s))
-            opened.append(self._called_by(previous, order.number, deadline_s))
+            to = following.host, following.port
+            opened.append(connect_sealed(*to, self._token, hello, deadline_s, is_patient=False))
+            opened.append(self._called_by(previous, order.number, deadline_s, opened[0]))
             opened[1].send(hello)
             opened[0].receive(max(0.001, deadline_s - time.monotonic()))
             ring = Ring(own, size, opened[0].socket, opened[1].socket)
@@ -61,11 +64,14 @@ class SocketMeter:
             for connection in opened:
                 connection.close()
 
-    def _called_by(self, peer: Peer, number: int, deadline_s: float) -> SealedConnection:
+    def _called_by(self, peer: Peer, number: int, deadline_s: float, to_next: SealedConnection) -> SealedConnection:
         while (left_s := deadline_s - time.monotonic()) > 0:
-            caller = self._door.next_caller(left_s)
+            caller = self._door.next_caller(min(left_s, _LOOK_EVERY_S))
             if caller is None:
-                break
+                # Of a pair the next member is also the previous one: if it is gone it will not call.
+                if to_next.has_hung_up():
+                    raise SealedError("the other end has hung up")
+                continue
             connection, said = caller
             if (said.get("type"), said.get("number"), said.get("rank")) == ("ring", number, peer.rank):
                 return connection
@@ -73,12 +79,17 @@ class SocketMeter:
         raise SealedError(f"{peer.name} did not call")
 
 
-def take_part(settings: PairsSettings, others: Mapping[str, Meter] | None = None) -> PairsOutcome:
+def take_part(
+    settings: PairsSettings,
+    others: Mapping[str, Meter] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PairsOutcome:
     """Join, measure and learn; rank 0 also coordinates.
 
     Args:
         settings: this rank's.
         others: meters that this node has beside that of sockets, by name.
+        say: is told by rank 0 how far they are.
 
     Raises:
         PairsError: rank 0 cannot be reached or is gone, it refuses this rank, or the port is taken.
@@ -87,7 +98,7 @@ def take_part(settings: PairsSettings, others: Mapping[str, Meter] | None = None
     door = Doorkeeper(socket.create_server(("", 0)), settings.token)
     try:
         if settings.rank == 0:
-            coordinator = Coordinator(settings, _listener(settings))
+            coordinator = Coordinator(settings, _listener(settings), say)
             coordinator.start()
         throttle = Throttle(settings.throttle_bytes_per_s) if settings.throttle_bytes_per_s else None
         meters = {**(others or {}), "sockets": SocketMeter(settings.rank, door, settings.token, throttle)}

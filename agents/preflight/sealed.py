@@ -101,6 +101,16 @@ class SealedConnection:
             raise NotSealedError("a frame that is no object")
         return message
 
+    def has_hung_up(self) -> bool:
+        """Whether the other end is gone, as far as this one was told; reads nothing."""
+        self.socket.setblocking(False)
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Close the socket; whoever reads from it in another thread is told."""
         with suppress(OSError):
@@ -188,8 +198,10 @@ class Doorkeeper:
             self._free.release()
 
 
-def connect_sealed(host: str, port: int, token: bytes, first: dict[str, Any], deadline_s: float) -> SealedConnection:
-    """Connect, trying again while nobody listens, and say the first thing.
+def connect_sealed(
+    host: str, port: int, token: bytes, first: dict[str, Any], deadline_s: float, *, is_patient: bool = True
+) -> SealedConnection:
+    """Connect and say the first thing.
 
     Args:
         host: name or address of the listener.
@@ -197,6 +209,7 @@ def connect_sealed(host: str, port: int, token: bytes, first: dict[str, Any], de
         token: the shared secret.
         first: what is said first.
         deadline_s: when to give up, by the monotonic clock.
+        is_patient: try again while nobody listens; else who does not listen is gone.
 
     Raises:
         SealedError: nobody listened in time.
@@ -208,6 +221,8 @@ def connect_sealed(host: str, port: int, token: bytes, first: dict[str, Any], de
             connection = socket.create_connection((host, port), timeout=left_s)
         except OSError as error:
             why = error.strerror or str(error)
+            if not is_patient:
+                break
             time.sleep(min(_TRY_AGAIN_S, left_s))
             continue
         try:
