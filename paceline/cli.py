@@ -20,6 +20,7 @@ from paceline.diagnose_commands import diagnose_app
 from paceline.import_commands import import_app
 from paceline.keys_command import keys_app
 from paceline.policy_command import policy_app
+from paceline.preflight_command import preflight
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
 from paceline.review_commands import archive, diff, record, replay, report
 
@@ -44,6 +45,7 @@ app.add_typer(topics_app, name="topics")
 app.command()(approve)
 for review_command in (record, archive, replay, diff, report):
     app.command()(review_command)
+app.command()(preflight)
 
 
 @app.command()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from agents.collectors.base import Collector
 
-__all__ = ["collect_command"]
+__all__ = ["collect_command", "read_within"]
 
 _TIMEOUT_S = 30.0
 
@@ -53,7 +53,7 @@ def collect_command(name: str | None, config: Path | None, as_json: bool, timeou
     clock = SystemClock()
     identity = AgentIdentity.of_this_run(settings.node_id or None, clock.time_ns())
     try:
-        readings = _within(found[0].collector_class.from_settings(settings, identity), clock.time_ns(), timeout_s)
+        readings = read_within(found[0].collector_class.from_settings(settings, identity), clock.time_ns(), timeout_s)
     except CollectorError as error:
         typer.echo(f"paceline: {name}: {error}", err=True)
         return 1
@@ -66,8 +66,17 @@ def collect_command(name: str | None, config: Path | None, as_json: bool, timeou
     return 0
 
 
-def _within(collector: Collector, now_ns: int, timeout_s: float) -> Readings:
-    """One reading, in a thread: a driver that hangs must not hold the command."""
+def read_within(collector: Collector, now_ns: int, timeout_s: float) -> Readings:
+    """One reading, in a thread: a driver that hangs must not hold the command.
+
+    Args:
+        collector: the source.
+        now_ns: wall time, which decides what is due.
+        timeout_s: how long to wait.
+
+    Raises:
+        CollectorError: it is not here, cannot be read, or does not answer in time.
+    """
     answers: list[Readings | Exception] = []
 
     def read() -> None:
