@@ -6,16 +6,17 @@ by which it knows that everybody has spoken. Its acts are commands in mode `auto
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 from paceline.evaluation.acts.faults import shape_of
-from paceline.evaluation.acts.simulation import Act
+from paceline.evaluation.acts.simulation import RESETS, TAKES_OUT, Act
 from schemas import catalog
 from schemas.events import KernelEvent
 from schemas.findings import Evidence, Finding, ProgressMark, Subject
 from schemas.fleet import Job, Layout, Node, Policy, RankPlacement, RulePolicy
-from schemas.remediation import Command
+from schemas.remediation import ActionResult, Command
 from schemas.topics import topic_of
 from streams.core.guard_limits import known_guards
 from streams.core.position import Position
@@ -41,6 +42,7 @@ class DoingNothing:
 
     name = "doing nothing"
     waits_h: tuple[float, ...] = ()
+    every_h = math.inf
 
     def see(self, seen: Seen) -> list[Act]:  # noqa: ARG002
         """Nothing."""
@@ -97,13 +99,15 @@ class Engine:
 
     name = "paceline"
     waits_h = (6 / 3600, 17 / 3600, 30 / 3600)
+    every_h = 1 / 12
 
     def __init__(self, has_guards: bool = True) -> None:
         self._shape = shape_of()
         self._roster = Roster()
         self._engine = DecisionsEngine(_SITE, self._roster, key_id="key")
         self._codes = XidCodes(_SITE)
-        self._offset = self._reference_offset = self._lines = 0
+        self._offset = self._reference_offset = self._lines = self._results = 0
+        self._done: list[Command] = []
         self._epochs = [0] * len(self._shape.job_gpus)
         self._nodes = [f"n{seat:04d}" for seat in range(self._shape.seats)]
         guards = {} if has_guards else {name: RulePolicy(enabled=False) for name in known_guards()}
@@ -129,6 +133,9 @@ class Engine:
         for role in roles:
             mark = ProgressMark(site_id=_SITE, role=role, partition=0, mark_ns=_ns(at_h))
             acts += self._given(mark, at_h)
+        for command in self._done:
+            self._tell(command, at_h)
+        self._done = []
         return acts
 
     def replaced(self, seat: int, node_id: str, at_h: float) -> None:
@@ -143,7 +150,22 @@ class Engine:
         self._offset += 1
         position = Position(topic_of(Finding).name, 0, self._offset, _ns(at_h) // 1_000_000)
         outputs = self._engine.on_record(record, position)
-        return [_act(output) for output in outputs if isinstance(output, Command) and output.mode == "auto"]
+        ordered = [output for output in outputs if isinstance(output, Command) and output.mode == "auto"]
+        self._done += [command for command in ordered if command.kind in TAKES_OUT | RESETS | {"restart_job"}]
+        return [_act(command) for command in ordered]
+
+    def _tell(self, command: Command, at_h: float) -> None:
+        """Give the engine the result of an order: it was carried out."""
+        self._results += 1
+        result = ActionResult(
+            command_id=command.command_id,
+            site_id=_SITE,
+            actuator_id="fleet",
+            event_time_ns=_ns(at_h),
+            outcome="applied",
+        )
+        place = Position(topic_of(ActionResult).name, 0, self._results, _ns(at_h) // 1_000_000)
+        self._engine.on_record(result, place)
 
     def _findings(self, seen: Seen) -> list[Finding]:
         at_ns, address = _ns(seen.at_h), _address(seen.gpu)

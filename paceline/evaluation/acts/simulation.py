@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from paceline.evaluation.acts.faults import Fault, FleetShape
 
-__all__ = ["TAKES_OUT", "Act", "Decider", "Ledger", "Seen", "simulate"]
+__all__ = ["RESETS", "TAKES_OUT", "Act", "Decider", "Ledger", "Seen", "simulate"]
 
 TAKES_OUT = frozenset({"cordon_node", "drain_node", "swap_spare", "replace_hardware"})
 """Kinds after which the node is missing for a repair."""
@@ -89,6 +89,11 @@ class Decider(Protocol):
         """How long after each sign it is asked again."""
         ...
 
+    @property
+    def every_h(self) -> float:
+        """How often it is asked besides; infinite for never."""
+        ...
+
     def see(self, seen: Seen) -> list[Act]:
         """A sign came."""
         ...
@@ -150,6 +155,7 @@ def simulate(faults: Iterable[Fault], decider: Decider, seed: int, costs: dict[s
     run = _Run(decider, seed, costs or model()["costs"], shape_of())
     for fault in faults:
         run.at(fault.at_h, "strike", fault, 0)
+    run.at(decider.every_h, "round")
     run.go()
     return run.ledger
 
@@ -228,6 +234,10 @@ class _Run:
 
     def _on_time(self, at_h: float) -> None:
         self._do(at_h, self._decider.wait(at_h))
+
+    def _on_round(self, at_h: float) -> None:
+        self._on_time(at_h)
+        self.at(at_h + self._decider.every_h, "round")
 
     def _on_heal(self, at_h: float, fault: Fault) -> None:
         if fault.name in self._active[fault.seat]:
