@@ -27,13 +27,14 @@ class Account:
     Attributes:
         incidents: different incidents on the topic.
         commands: different orders (mode `auto`) on the topic.
+        never_ordered: commands that went out as `observe` alone: known too late.
         messages: messages that carry them: a worker that was killed publishes some again.
         requests: changes that the target was asked for.
         effects: changes that it made.
         outcomes: first results of orders, by outcome and code.
         refused_again: results that refuse an order because it came before.
         latest_ms: longest time from an order's expiry to a request for it; negative when all were in time.
-        without_incident: faults that became no order, or more than one.
+        without_order: faults that became no order, or more than one.
         repeated: orders that took effect twice or more.
         lost: orders that have no result, or whose result is neither an effect nor an expiry.
         late: orders for which the target was asked after their expiry.
@@ -43,13 +44,14 @@ class Account:
 
     incidents: int = 0
     commands: int = 0
+    never_ordered: int = 0
     messages: int = 0
     requests: int = 0
     effects: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     refused_again: int = 0
     latest_ms: float | None = None
-    without_incident: list[str] = field(default_factory=list)
+    without_order: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
@@ -59,28 +61,33 @@ class Account:
     @property
     def holds(self) -> bool:
         """Whether every order took effect exactly once or expired, and all of that was told."""
-        broken = (self.without_incident, self.repeated, self.lost, self.late, self.told_wrongly, self.unordered)
+        broken = (self.without_order, self.repeated, self.lost, self.late, self.told_wrongly, self.unordered)
         return not any(broken)
 
 
-def account(records: Iterable[Record], lines: Iterable[Mapping[str, Any]], nodes: Iterable[str]) -> Account:
+def account(
+    records: Iterable[Record], lines: Iterable[Mapping[str, Any]], fresh: Iterable[str], aged: Iterable[str] = ()
+) -> Account:
     """Fold topics and log.
 
     Args:
         records: of incidents, actions and action results, each topic from its beginning; of one site.
         lines: of the target's log, as `act_targets` reads it.
-        nodes: on which a fault was planted that calls for one order each.
+        fresh: nodes on which a fault was planted that calls for one order each.
+        aged: those whose fault may be known too late for an order; then its command says so in mode `observe`.
     """
     found = Account()
     orders: dict[str, Command] = {}
     results: dict[str, list[ActionResult]] = {}
-    incidents = set()
+    incidents, commands = set(), {}
     for record in records:
         if isinstance(record, Incident):
             incidents.add(record.incident_id)
-        elif isinstance(record, Command) and record.mode == "auto":
-            found.messages += 1
-            orders.setdefault(record.command_id, record)
+        elif isinstance(record, Command):
+            commands[record.command_id] = record.target.key()
+            if record.mode == "auto":
+                found.messages += 1
+                orders.setdefault(record.command_id, record)
         elif isinstance(record, ActionResult):
             results.setdefault(record.command_id, []).append(record)
     done: Counter[str] = Counter()
@@ -93,8 +100,10 @@ def account(records: Iterable[Record], lines: Iterable[Mapping[str, Any]], nodes
             found.requests += 1
             asked_ns[name] = max(int(line["at_ns"]), asked_ns.get(name, 0))
     found.incidents, found.commands, found.effects = len(incidents), len(orders), done.total()
-    by_node = Counter(order.target.key() for order in orders.values())
-    found.without_incident = [f"{node}: {by_node[node]} orders" for node in nodes if by_node[node] != 1]
+    found.never_ordered = len(commands.keys() - orders.keys())
+    ordered, told_of = Counter(order.target.key() for order in orders.values()), Counter(commands.values())
+    found.without_order = [f"{node}: {ordered[node]} orders" for node in fresh if ordered[node] != 1]
+    found.without_order += [f"{node}: {told_of[node]} commands" for node in aged if told_of[node] != 1]
     found.unordered = sorted(done.keys() - orders.keys())
     lateness_ns = {name: asked_ns[name] - order.expires_at_ns for name, order in orders.items() if name in asked_ns}
     found.latest_ms = round(max(lateness_ns.values()) / 1e6, 1) if lateness_ns else None

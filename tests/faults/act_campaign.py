@@ -149,13 +149,15 @@ class Fleet(threading.Thread):
         super().__init__(daemon=True)
         rng = random.Random(f"{plan.seed} fleet")
         self._nodes = nodes
+        aged = {node for node in nodes if rng.random() < plan.aged_share}
+        self.fresh, self.aged = sorted(set(nodes) - aged), sorted(aged)
         self.stopped = threading.Event()
         self._lines = sorted(
             (
                 rng.uniform(0.0, plan.duration_s),
                 node,
                 rng.choice((79, 48)),
-                TERM_S - rng.uniform(10.0, 180.0) if rng.random() < plan.aged_share else 0.0,
+                TERM_S - rng.uniform(10.0, 180.0) if node in aged else 0.0,
             )
             for node in nodes
         )
@@ -215,7 +217,7 @@ def _run(plan: Plan, directory: Path, target: RealSlurm | StandIn, nodes: list[s
         _disturb(plan, processes, broker, target, report)
         records = _hear_all(broker.bootstrap_servers, processes, nodes)
         report.revived = processes.revived
-        report.account = account(records, target.lines(), nodes)
+        report.account = account(records, target.lines(), fleet.fresh, fleet.aged)
     finally:
         fleet.stopped.set()
         fleet.join(60.0)
@@ -323,7 +325,8 @@ def _hear_all(bootstrap_servers: str, processes: Processes, nodes: list[str]) ->
                 quiet_since_s = time.monotonic()
             orders = {r.command_id: r.target.key() for r in records if isinstance(r, Command) and r.mode == "auto"}
             told = {r.command_id for r in records if isinstance(r, ActionResult)}
-            is_whole = set(nodes) <= set(orders.values()) and orders.keys() <= told
+            answered = {r.target.key() for r in records if isinstance(r, Command)}
+            is_whole = set(nodes) <= answered and orders.keys() <= told
             if is_whole and time.monotonic() - quiet_since_s > 15.0:
                 break
     return records
@@ -342,6 +345,8 @@ def main() -> int:
     options = vars(parser.parse_args())
     directory = options.pop("directory")
     directory.mkdir(parents=True)
+    # What was started is ended also when this is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     report = run(Plan(**options), directory)
     print(json.dumps({**asdict(report), "holds": report.holds}, indent=1))
     return 0 if report.holds else 1

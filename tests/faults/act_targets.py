@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.faults.scontrol_stand_in import AWAY_NAME, LOG_NAME
-from tests.slurm_cluster import SlurmCluster
+
+# As pytest has it: modules that tests share import each other by their plain names.
+sys.path.append(str(Path(__file__).parents[1]))
+from slurm_cluster import SlurmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,6 +43,14 @@ def test_an_expiry_that_was_told_holds() -> None:
     assert of([ORDER, result("expired", "expired")], []).holds
 
 
+def test_a_fault_that_was_known_too_late_needs_no_order_but_a_word() -> None:
+    told = ORDER.model_copy(update={"mode": "observe"})
+    found = account([told], [], [], ["node-1"])
+    assert (found.holds, found.never_ordered) == (True, 1)
+    assert account([], [], [], ["node-1"]).without_order
+    assert of([told], []).without_order
+
+
 def test_each_broken_promise_is_seen() -> None:
     assert of([ORDER, result("applied")], [*DONE, *DONE]).repeated
     assert of([ORDER], DONE).lost
@@ -51,5 +59,5 @@ def test_each_broken_promise_is_seen() -> None:
     assert of([ORDER, result("expired", "expired")], DONE).told_wrongly
     assert of([ORDER, result("applied")], []).told_wrongly
     assert of([], DONE).unordered
-    assert of([], []).without_incident
-    assert of([ORDER, command(number=1), result("applied")], DONE).without_incident
+    assert of([], []).without_order
+    assert of([ORDER, command(number=1), result("applied")], DONE).without_order
