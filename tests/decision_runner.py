@@ -321,7 +321,7 @@ def _findings(entry: dict[str, Any]) -> Iterator[_Step]:
     at_s = entry["at_s"]
     subject = Subject.model_validate(entry["subject"]) if "subject" in entry else _device(entry)
     found = Finding(
-        finding_id=f"find-{entry['kind']}-{subject.key()}-{at_s}",
+        finding_id="/".join(part for part in (entry["kind"], *subject.key().split("/"), str(at_s)) if part),
         site_id=SITE,
         rule=fields.get("rule", entry["kind"]),
         severity="warning",

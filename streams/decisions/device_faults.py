@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from schemas.findings import Finding
     from schemas.fleet import Policy
     from streams.core.roster import Roster
+    from streams.decisions.consequences import Consequences
     from streams.decisions.incidents import IncidentBook, OpenIncident
     from streams.decisions.journal import Journal
     from streams.decisions.observations import DeviceNames
@@ -55,6 +56,7 @@ class DeviceFaults:
         untimed: incidents of nodes' counters, which a code takes over.
         orders: gives the commands.
         journal: where it is said what made a storm.
+        consequences: what was told of a device before it was known to be broken.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class DeviceFaults:
         untimed: UntimedNodes,
         orders: Orders,
         journal: Journal,
+        consequences: Consequences,
     ) -> None:
         self._roster, self._book, self._names, self._untimed = roster, book, names, untimed
-        self._orders, self._journal = orders, journal
+        self._orders, self._journal, self._consequences = orders, journal, consequences
         self._storms = Storms(site_id, book)
         self._repeats = AppCodeRepeats()
 
@@ -141,6 +144,7 @@ class DeviceFaults:
                 component, remedy.cause_class, self._names.culprit(finding.subject, self._roster), finding
             )
             incident.summary = finding.explanation
+            self._consequences.gather(incident)
         incident.join(finding)
         if remedy is None:
             return []

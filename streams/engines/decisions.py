@@ -19,6 +19,7 @@ from streams.core.settle import SettledOrder
 from streams.decisions.attribution import DEVICE_KINDS
 from streams.decisions.commands import COMMAND_PREFIX
 from streams.decisions.consents import Consents
+from streams.decisions.consequences import Consequences
 from streams.decisions.device_faults import FAULT_KINDS, SECOND_SIGNS, DeviceFaults
 from streams.decisions.figures import check_figures
 from streams.decisions.hang import HANG_KINDS, HangIncidents
@@ -77,8 +78,16 @@ class DecisionsEngine:
         self._hangs = HangIncidents(self._book, self._names, self._network)
         self._untimed_nodes = UntimedNodes(self._book)
         self._outcomes = Outcomes(self._book, self._orders)
+        self._consequences = Consequences(self._book, self._names, self._orders, self._journal)
         self._faults = DeviceFaults(
-            site_id, roster, self._book, self._names, self._untimed_nodes, self._orders, self._journal
+            site_id,
+            roster,
+            self._book,
+            self._names,
+            self._untimed_nodes,
+            self._orders,
+            self._journal,
+            self._consequences,
         )
         self._slow_ranks = SlowRanks(
             roster, self._book, self._names, self._observations, self._pause, self._orders, self._journal
@@ -201,6 +210,7 @@ class DecisionsEngine:
             followed = self._job_level.take(finding)
         elif finding.kind in UNTIMED_KINDS:
             followed = self._on_untimed_node(finding)
+        followed = followed or self._consequences.take(finding)
         self._hangs.note(finding)
         if finding.kind in NETWORK_KINDS or finding.kind == "network_slowdown":
             self._network.take(finding)
@@ -246,6 +256,7 @@ class DecisionsEngine:
             self._book.rename(known, better)
             self._slow_ranks.rename(known, better)
             self._orders.rename(known, better)
+            self._consequences.rename(known, better)
         self._names.newly = []
 
     def _decide_waiting(self, now_ns: int) -> list[Record]:
@@ -315,6 +326,7 @@ class DecisionsEngine:
             **self._slow_ranks.snapshot(),
             "storms": self._faults.snapshot(),
             "job_level": self._job_level.snapshot(),
+            "consequences": self._consequences.snapshot(),
             "consents": self._consents.snapshot(),
             "taken": dict(sorted(self._taken.items())),
             "journal": self._journal.snapshot(),
@@ -340,6 +352,7 @@ class DecisionsEngine:
         self._slow_ranks.restore(snapshot)
         self._faults.restore(snapshot["storms"])
         self._job_level.restore(snapshot.get("job_level", {}))
+        self._consequences.restore(snapshot.get("consequences", {}))
         self._consents.restore(snapshot.get("consents", {}))
         self._taken = dict(snapshot["taken"])
         self._journal.restore(snapshot["journal"])
