@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.evaluation.acts.deciders import AlwaysRestarting, CountingCodes, DoingNothing, Engine, EngineWithoutGuards
-from paceline.evaluation.acts.faults import Plan, faults_of, shape_of
+from paceline.evaluation.acts.faults import Plan, faults_of, model, shape_of
 from paceline.evaluation.acts.simulation import simulate
 from paceline.evaluation.gates import Gate
 from paceline.evaluation.intervals import paired_bootstrap, rate_upper
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALES", "Run", "acts_gates", "acts_lines", "acts_records", "run_seed"]
 
-SCALES = {"as published": (1.0, 1.0), "arrival / 2": (0.5, 1.0), "arrival x 2": (2.0, 1.0)} | {
-    "severity / 2": (1.0, 0.5),
-    "severity x 2": (1.0, 2.0),
+SCALES = {
+    "as published": (1.0, 1.0, 1.0),
+    "arrival / 2": (0.5, 1.0, 1.0),
+    "arrival x 2": (2.0, 1.0, 1.0),
+    "severity / 2": (1.0, 0.5, 1.0),
+    "severity x 2": (1.0, 2.0, 1.0),
+    "people 8 times as fast": (1.0, 1.0, 0.125),
 }
-"""Factors on arrival and severity by name."""
+"""Factors on arrival, severity and the time until people act, by name."""
 
 _DECIDERS: dict[str, Callable[[], Decider]] = {
     DoingNothing.name: DoingNothing,
@@ -85,9 +89,10 @@ class Run:
 
 def run_seed(scale: str, seed: int) -> Run:
     """All deciders on the faults of one seed at one scale."""
-    arrival, severity = SCALES[scale]
+    arrival, severity, people = SCALES[scale]
     faults = faults_of(Plan(seed, arrival, severity))
-    ledgers = {name: simulate(faults, make(), seed) for name, make in _DECIDERS.items()}
+    costs = {name: cost * people if name.startswith("person") else cost for name, cost in model()["costs"].items()}
+    ledgers = {name: simulate(faults, make(), seed, costs) for name, make in _DECIDERS.items()}
     return Run(
         scale,
         seed,
