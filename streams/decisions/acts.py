@@ -10,7 +10,7 @@ from typing import Any
 
 from streams.core.failure_table import COSTS_A_NODE
 
-__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "Act", "Acts"]
+__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "TAKES", "Act", "Acts"]
 
 GIVES_BACK = frozenset({"uncordon_node", "collect_evidence", "run_preflight"})
 """Kinds that cost nobody anything: healing goes on when a limit is reached."""
@@ -27,7 +27,9 @@ RUNGS = {
 }
 """The ladder: what is higher may follow what is lower at once, and never the other way round."""
 
-_TAKES = frozenset({"cordon_node", "drain_node"})
+TAKES = frozenset({"cordon_node", "drain_node"})
+"""Kinds after which a node is out until it is given back."""
+
 _RETURNS = frozenset({"uncordon_node"})
 
 _STRENGTH = {"": 0, "expired": 1, "refused": 1, "failed": 2, "applied": 3}
@@ -148,7 +150,7 @@ class Acts:
         return self._owned.get(target)
 
     def _own(self, act: Act, code: str | None) -> None:
-        if act.kind in _TAKES and act.outcome == "applied" and code != "already_so":
+        if act.kind in TAKES and act.outcome == "applied" and code != "already_so":
             # What was out before is whose it was.
             self._owned[act.target] = act.command_id
         elif act.kind in _RETURNS and (act.outcome == "applied" or code == "not_ours"):

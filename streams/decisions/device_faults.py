@@ -148,6 +148,7 @@ class DeviceFaults:
         incident.join(finding)
         if remedy is None:
             return []
+        incident.came_again(finding)
         outranks = remedy.kind == "cordon_node" and "cordon_node" not in incident.commands
         again = (
             remedy.kind in incident.commands and finding.event_time_ns > incident.commands[remedy.kind].expires_at_ns

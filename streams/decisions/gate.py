@@ -80,6 +80,10 @@ class Gate:
         """Take a result of a command; the act as it is by that, or None when it says nothing new."""
         return self._acts.conclude(command_id, outcome, code)
 
+    def owner_of(self, target: str) -> str | None:
+        """The command that took a target out and is known to have been carried out; None for what is not out by that."""
+        return self._acts.owner_of(target)
+
     def outcome_of(self, command_id: str) -> str | None:
         """What came of a command: empty while there is no result, None for one that did not go out."""
         return self._acts.outcome_of(command_id)

@@ -35,6 +35,7 @@ class Circumstances:
         now_ns: event time that all sources have reached; below the act's own time nothing is known of it.
         paid_ns: time of the job that the fault has cost so far; None where nothing is lost step by step.
         is_victim: whether a pause storm stops the node that it is about.
+        seat: when another node was taken out because the same rank was slow there, and that in words; None when none was.
         held: kind of the act that it follows, where that one does not go out; None where it stands alone or may follow.
     """
 
@@ -42,6 +43,7 @@ class Circumstances:
     paid_ns: int | None = None
     is_victim: bool = False
     held: str | None = None
+    seat: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,14 @@ def _follows(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # 
     return f"the {held} that it follows does not go out" if held is not None else None
 
 
+def _seat(proposal: Proposal, limits: Mapping[str, float]) -> str | None:
+    """Who is slow on one device after another carries the cause along: no second node is lost to it."""
+    act, seat = proposal.act, proposal.about.seat
+    if seat is None or not act.costs_a_node or proposal.signs.is_fatal or act.at_ns - seat[0] >= limits["span_ns"]:
+        return None
+    return seat[1]
+
+
 def _ownership(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
     """Only what is known to have been taken out from here is given back: by its result, not by the order."""
     if proposal.act.kind != "uncordon_node" or proposal.acts.owner_of(proposal.act.target) is not None:
@@ -234,6 +244,7 @@ GUARDS: dict[str, Guard] = {
     "victims": _victims,
     "ski_rental": _ski_rental,
     "follows": _follows,
+    "seat": _seat,
     "ownership": _ownership,
     "in_flight": _in_flight,
     "cooldown": _cooldown,

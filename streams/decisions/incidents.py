@@ -58,6 +58,24 @@ class OpenIncident:
     """`acting` while an order is under way, `verifying` once one was carried out."""
     advice: str = ""
     """What people were told with its last order."""
+    mended_by: str = ""
+    """Kind of the last act that was carried out."""
+    mended_ns: int = -1
+    check_due_ns: int = -1
+    """When a pre-flight is to be asked for."""
+    check_id: str = ""
+    """The pre-flight that was asked for after the act."""
+    return_id: str = ""
+    """The command that gives the node back."""
+    again_ns: int = -1
+    """When its fault showed after the act."""
+    recovered_ns: int = -1
+    """When the rank kept pace again."""
+
+    def came_again(self, finding: Finding) -> None:
+        """A finding that would ask for an act by itself is about this incident's component."""
+        if finding.state == "open" and 0 <= self.mended_ns < finding.event_time_ns:
+            self.again_ns = finding.event_time_ns
 
     def join(self, finding: Finding) -> None:
         """A finding is explained by this incident's cause."""
@@ -89,6 +107,18 @@ class IncidentBook:
             if any(asked.command_id == command_id for asked in incident.commands.values()):
                 return incident
         return None
+
+    def moving(self) -> list[OpenIncident]:
+        """Incidents of which an act is under way or was carried out."""
+        return [incident for incident in self._open.values() if incident.state != "open"]
+
+    def of_component(self, component: str) -> OpenIncident:
+        """The open incident that a component has.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._open[component]
 
     def open_ones(self) -> list[OpenIncident]:
         """All open incidents, by component."""

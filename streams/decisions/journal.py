@@ -101,8 +101,8 @@ class Journal:
 
     def decided(self, followed: list[Record], at_ns: int) -> list[Record]:
         """What was decided when the wait for it was over, with an entry of each of its incidents before it."""
-        incidents = [record for record in followed if isinstance(record, Incident)]
-        entries = [self.entry("incident", i.incident_id, at_ns, followed=followed) for i in incidents]
+        incidents = dict.fromkeys(record.incident_id for record in followed if isinstance(record, Incident))
+        entries = [self.entry("incident", incident_id, at_ns, followed=followed) for incident_id in incidents]
         return in_journal_order(entries, followed)
 
     def snapshot(self) -> dict[str, Any]:

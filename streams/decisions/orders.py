@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.remediation import Command
 from streams.core.guard_limits import guard_limits
-from streams.decisions.acts import COSTS_A_NODE, RUNGS
+from streams.decisions.acts import COSTS_A_NODE, RUNGS, TAKES
 from streams.decisions.advice import advice_of
 from streams.decisions.commands import CommandDesk
 from streams.decisions.gate import Gate
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streams.decisions.incidents import IncidentBook, OpenIncident
     from streams.decisions.journal import Journal
     from streams.decisions.pause import PauseJudge
+    from streams.decisions.recurrence import Recurrence
     from streams.decisions.remedies import Remedy
 
 __all__ = ["Orders"]
@@ -53,6 +54,7 @@ class Orders:
         journal: where it is said which guard held a command.
         pause: knows which nodes a pause storm stops.
         consents: keeps the commands that wait for a person.
+        recurrence: knows what was acted on before.
         key_id: the key that signs what is commanded; None when nothing does.
     """
 
@@ -64,12 +66,13 @@ class Orders:
         journal: Journal,
         pause: PauseJudge,
         consents: Consents,
+        recurrence: Recurrence,
         key_id: str | None = None,
     ) -> None:
         self.key_id = key_id
         self.now_ns = -1
         """Event time that all sources have reached, as the reader of findings knows it."""
-        self._pause, self._consents = pause, consents
+        self._pause, self._consents, self._recurrence = pause, consents, recurrence
         self._unpaid: list[_Unpaid] = []
         self._roster, self._book, self._journal = roster, book, journal
         self._desk = CommandDesk(site_id)
@@ -84,6 +87,10 @@ class Orders:
         """Publish an incident as it is now, and the command that answers it, if it is not asked for already."""
         remedy = in_force(remedy, self._roster.policy)
         incident.advice = advice_of(remedy, incident)
+        if not incident.is_published:
+            seat = self._recurrence.of_seat(incident)
+            known = seat[1] if seat is not None else self._recurrence.of_part(incident)
+            incident.summary = f"{incident.summary}; {known}" if known is not None else incident.summary
         return [self.transition(incident, at_ns), *self._ask(incident, remedy, at_ns)]
 
     def decide(self, now_ns: int) -> list[Record]:
@@ -172,7 +179,60 @@ class Orders:
         if found:
             return [], found
         incident.commands[draft.kind] = Asked(draft.command_id, expires_at_ns, attempt)
+        if incident.check_id == waiting.command_id:
+            incident.check_id = draft.command_id
+        if incident.return_id == waiting.command_id:
+            incident.return_id = draft.command_id
         return [draft, *self._acting(draft, incident, at_ns)], []
+
+    def follow_up(self, incident: OpenIncident, remedy: Remedy, at_ns: int, news: str) -> tuple[list[Record], str]:
+        """Ask for what follows from an act of an incident, anew if it was asked for before.
+
+        Args:
+            incident: it.
+            remedy: what is asked for.
+            at_ns: event time.
+            news: why, for people.
+
+        Returns:
+            What is to be published, and the id of the command; empty where nobody may carry it out.
+        """
+        followed = [self.transition(incident, at_ns, news), *self._command(incident, remedy, at_ns, None, anew=True)]
+        command = next((record for record in followed if isinstance(record, Command)), None)
+        return followed, command.command_id if command is not None and command.mode != "observe" else ""
+
+    def is_out(self, incident: OpenIncident) -> bool:
+        """Whether the node of an incident is known to have been taken out from here."""
+        node_id = incident.culprit.node_id if incident.culprit is not None else None
+        return node_id is not None and self._gate.owner_of(node_id) is not None
+
+    def takes_out(self, incident: OpenIncident) -> bool:
+        """Whether an act of an incident that takes its node out went out and may have been, or may still be, carried out."""
+        if incident.mended_by and self.is_out(incident):
+            return True
+        acts = [incident.commands[kind].command_id for kind in TAKES if kind in incident.commands]
+        return any(self._gate.outcome_of(command_id) in {"", "applied"} for command_id in acts)
+
+    def expires_at_ns(self, incident: OpenIncident) -> int:
+        """Until when an act of an incident that has no result may be carried out; -1 when there is none."""
+        waiting = [
+            asked.expires_at_ns
+            for kind, asked in incident.commands.items()
+            if kind in RUNGS and self._gate.outcome_of(asked.command_id) == ""
+        ]
+        return max(waiting, default=-1)
+
+    def give_up(self, incident: OpenIncident) -> None:
+        """Nobody has said what came of the acts of an incident, and nobody may carry them out any more."""
+        for kind, asked in incident.commands.items():
+            if kind in RUNGS and self._gate.outcome_of(asked.command_id) == "":
+                self.conclude(asked.command_id, "expired", None)
+
+    def closed(self, incident: OpenIncident, at_ns: int, news: str) -> Record:
+        """The end of an incident that is taken out of the book, with what it has cost."""
+        self._book.close(incident.component)
+        record = self.resolved(incident, at_ns)
+        return record.model_copy(update={"summary": f"{incident.summary}; {news}"})
 
     def conclude(self, command_id: str, outcome: str, code: str | None) -> Act | None:
         """Take a result of a command; the act as it is by that, or None when it says nothing new."""
@@ -215,7 +275,7 @@ class Orders:
             self._desk.time_lost_ns(incident, at_ns),
             self._pause.is_victim(draft.target.node_id, at_ns),
         )
-        return Circumstances(self.now_ns, paid_ns, is_victim, held)
+        return Circumstances(self.now_ns, paid_ns, is_victim, held, self._recurrence.of_seat(incident))
 
     def _acting(self, command: Command, incident: OpenIncident, at_ns: int) -> list[Record]:
         """An incident whose order is on its way, where that order may mend anything."""

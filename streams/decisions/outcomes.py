@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from schemas.remediation import ActionResult
     from streams.decisions.incidents import IncidentBook
     from streams.decisions.orders import Orders
+    from streams.decisions.recurrence import Recurrence
+    from streams.decisions.verification import Verification
 
 __all__ = ["Outcomes"]
 
@@ -24,10 +26,13 @@ class Outcomes:
     Args:
         book: the site's open incidents.
         orders: what was ordered.
+        verification: what follows from acts that were carried out.
+        recurrence: remembers what was acted on.
     """
 
-    def __init__(self, book: IncidentBook, orders: Orders) -> None:
+    def __init__(self, book: IncidentBook, orders: Orders, verification: Verification, recurrence: Recurrence) -> None:
         self._book, self._orders = book, orders
+        self._verification, self._recurrence = verification, recurrence
 
     def take(self, result: ActionResult, at_ns: int) -> tuple[list[Record], bool]:
         """Take a result, and return what follows, and whether it was news.
@@ -40,14 +45,21 @@ class Outcomes:
         if act is None:
             return [], False
         incident = self._book.that_asked_for(result.command_id)
-        # Looking at something mends nothing, and is no act under way.
-        if incident is None or act.rung == 0:
+        if incident is None:
             return [], True
+        if act.rung == 0:
+            return self._verification.take(incident, result, at_ns), True
+        if act.outcome == "applied":
+            self._verification.begin(incident, act.kind, at_ns)
+            if act.costs_a_node:
+                self._recurrence.take(incident, act.kind, at_ns)
         outcomes = self._orders.outcomes(incident)
         if "" in outcomes:
             incident.state = "acting"
         else:
-            incident.state = "verifying" if "applied" in outcomes else "open"
+            incident.state = "verifying" if incident.mended_by else "open"
+        if incident.state == "open" and incident.recovered_ns >= 0:
+            return [self._orders.closed(incident, at_ns, "the rank keeps pace again, and nothing was done")], True
         why = f" ({result.code})" if result.code else ""
         return [self._orders.transition(incident, at_ns, f"{act.kind} of {act.target} {_SAID[act.outcome]}{why}")], True
 

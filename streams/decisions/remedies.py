@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from schemas.fleet import Policy
     from schemas.remediation import CommandKind
 
-__all__ = ["ADVICE", "CLASS_OF_XID", "Remedy", "in_force", "remedy_for_class", "remedy_for_code", "restart_of"]
+__all__ = ["ADVICE", "CLASS_OF_XID", "Level", "Remedy", "in_force", "remedy_for_class", "remedy_for_code", "restart_of"]
 
 Level = Literal["gpu", "node", "port", "switch", "job"]
 

@@ -84,6 +84,7 @@ class SlowRanks:
             incident.summary = finding.explanation
             incident.values = dict(finding.values)
         incident.join(finding)
+        incident.came_again(finding)
         incident.slowdown = finding.slowdown
         incident.job_id = finding.job_id
         incident.values = incident.values or dict(finding.values)
@@ -143,6 +144,10 @@ class SlowRanks:
         if incident.cause_class in {"ecc_rate", "ecc_rate_confirmed"}:
             # Memory does not heal because the rank keeps pace again.
             return []
+        if self._orders.takes_out(incident):
+            # Its node is out by this, or may yet be: the incident ends when it is back.
+            incident.recovered_ns = finding.event_time_ns
+            return [self._orders.transition(incident, finding.event_time_ns, "the rank keeps pace again")]
         if "cordon_node" in incident.commands:
             # The pace came back because the node is out, or in spite of it: that closes nothing.
             return []

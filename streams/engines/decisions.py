@@ -31,9 +31,11 @@ from streams.decisions.observations import DeviceNames, Observations
 from streams.decisions.orders import Orders
 from streams.decisions.outcomes import Outcomes
 from streams.decisions.pause import PauseJudge, PauseVerdict
+from streams.decisions.recurrence import Recurrence
 from streams.decisions.remedies import remedy_for_class
 from streams.decisions.slow_ranks import EVIDENCE_NS, SlowRanks
 from streams.decisions.untimed import UNTIMED_KINDS, UntimedNodes
+from streams.decisions.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,11 +75,15 @@ class DecisionsEngine:
         self._book = IncidentBook(site_id)
         self._pause = PauseJudge(EVIDENCE_NS)
         self._consents = Consents(site_id, self._book)
-        self._orders = Orders(site_id, roster, self._book, self._journal, self._pause, self._consents, key_id)
+        self._recurrence = Recurrence()
+        self._orders = Orders(
+            site_id, roster, self._book, self._journal, self._pause, self._consents, self._recurrence, key_id
+        )
         self._network = NetworkJudge(EVIDENCE_NS)
         self._hangs = HangIncidents(self._book, self._names, self._network)
         self._untimed_nodes = UntimedNodes(self._book)
-        self._outcomes = Outcomes(self._book, self._orders)
+        self._verification = Verification(self._book, self._orders, self._journal)
+        self._outcomes = Outcomes(self._book, self._orders, self._verification, self._recurrence)
         self._consequences = Consequences(self._book, self._names, self._orders, self._journal)
         self._faults = DeviceFaults(
             site_id,
@@ -278,7 +284,7 @@ class DecisionsEngine:
         for component, at_ns in (*self._pause.take_resolved(), *self._network.take_resolved()):
             if component is not None:
                 outputs += self._journal.decided(self._book.resolve(component, at_ns), at_ns)
-        return outputs
+        return outputs + self._verification.decide(now_ns)
 
     def _on_hang(self, finding: Finding) -> list[Record]:
         followed: list[Record] = []
@@ -291,7 +297,7 @@ class DecisionsEngine:
                 followed += self._orders.order(incident, remedy_for_class(outcome.cause_class), at_ns)
             else:
                 advice = remedy_for_class(incident.cause_class, self._roster.policy).advice
-                followed.append(self._book.record(incident, "open", at_ns, advice))
+                followed.append(self._book.record(incident, incident.state, at_ns, advice))
         return followed
 
     def _on_untimed_node(self, finding: Finding) -> list[Record]:
@@ -328,6 +334,7 @@ class DecisionsEngine:
             "job_level": self._job_level.snapshot(),
             "consequences": self._consequences.snapshot(),
             "consents": self._consents.snapshot(),
+            "recurrence": self._recurrence.snapshot(),
             "taken": dict(sorted(self._taken.items())),
             "journal": self._journal.snapshot(),
         }
@@ -354,6 +361,7 @@ class DecisionsEngine:
         self._job_level.restore(snapshot.get("job_level", {}))
         self._consequences.restore(snapshot.get("consequences", {}))
         self._consents.restore(snapshot.get("consents", {}))
+        self._recurrence.restore(snapshot.get("recurrence", []))
         self._taken = dict(snapshot["taken"])
         self._journal.restore(snapshot["journal"])
 

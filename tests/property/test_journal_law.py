@@ -126,7 +126,7 @@ def a_result(rng: random.Random, second: float, worker: DecisionsWorker) -> Reco
         actuator_id=rng.choice(["slurm", "webhook"]),
         event_time_ns=at(round(second + rng.choice([0, 0, -30, 30]), 3)),
         outcome=rng.choice(["applied", "applied", "refused", "failed", "expired"]),
-        code=rng.choice([None, "already_so", "kill_switch"]),
+        code=rng.choice([None, "already_so", "kill_switch", "fit", "fit", "unfit"]),
     )
 
 

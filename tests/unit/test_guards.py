@@ -111,6 +111,12 @@ CASES: list[tuple[str, str, Proposal, Proposal]] = [
         Proposal(act(kind="restart_job", target="a"), FATAL, Acts(), Roster(), Circumstances(held="cordon_node")),
     ),
     (
+        "seat",
+        "rank 3 was slow elsewhere",
+        Proposal(act(86_400), BOTH, Acts(), Roster(), Circumstances(seat=(at(0), "rank 3 was slow elsewhere"))),
+        Proposal(act(86_399), BOTH, Acts(), Roster(), Circumstances(seat=(at(0), "rank 3 was slow elsewhere"))),
+    ),
+    (
         "ownership",
         "was not taken out from here",
         Proposal(act(900, kind="uncordon_node"), Signs(), done(act(0)), Roster()),
