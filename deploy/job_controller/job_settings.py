@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _KEYS = frozenset(
     {"job_id", "run_dir", "spool", "command", "register", "nodes", "spares", "job", "end_s", "checkpoint_s"}
-    | {"evidence_s", "max_restarts"}
+    | {"evidence_s", "max_restarts", "dump_pipe"}
 )
 
 
@@ -38,6 +38,7 @@ class JobSettings:
         seats: the ranks of each node.
         spares: nodes that wait, warm.
         devices: UUIDs of a node's GPUs, one a rank, where they are known.
+        dump_pipe: pipe that each rank reads, with `{rank}` in it; a `1` in it asks for a dump. Empty sends SIGUSR1 instead.
         register: command that registers a job file, with `{file}` in it; empty registers nothing.
         job: what else the job file says, as `sku`.
         end_s: seconds for which workers may take to end when asked.
@@ -53,6 +54,7 @@ class JobSettings:
     seats: dict[str, tuple[int, ...]]
     spares: tuple[str, ...] = ()
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dump_pipe: str = ""
     register: tuple[str, ...] = ()
     job: dict[str, Any] = field(default_factory=dict)
     end_s: float = 10.0
@@ -84,6 +86,7 @@ class JobSettings:
                 seats={str(node["node_id"]): tuple(node["ranks"]) for node in fields["nodes"]},
                 spares=tuple(str(node["node_id"]) for node in fields.get("spares", [])),
                 devices={str(node["node_id"]): tuple(node["gpu_uuid"]) for node in nodes if "gpu_uuid" in node},
+                dump_pipe=str(fields.get("dump_pipe", "")),
                 register=tuple(map(str, fields.get("register", []))),
                 job=dict(fields.get("job", {})),
                 **plain,

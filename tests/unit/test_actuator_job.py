@@ -11,12 +11,14 @@ import pytest
 from factories import SITE
 from job_rig import NOW_NS, TERM_NS, Cut, PowerCutError, Rig
 from signed_commands import RING, command, signed
+from typer.testing import CliRunner
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
 from agents.actuators.hands import ActFailedError, TargetAwayError
 from agents.actuators.job_controller import JOB_KINDS, JobControllerHands, Patience
 from agents.actuators.job_spool import JobSpool
 from agents.actuators.memory import ActuatorMemory
+from paceline.cli import app
 from schemas.findings import Evidence
 from schemas.remediation import ActionResult, Command, Target
 
@@ -272,3 +274,14 @@ def test_what_expired_while_the_actuator_was_away_is_not_done_later(site: Site) 
     assert [result.outcome for result in site.results()] == ["expired"]
     site.rig.ticks(5)
     assert len(site.rig.workers.starts) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(["--kinds", "swap_spare,reset_gpu"], "no kind 'reset_gpu'"), (["--controller", "/nowhere"], "no /nowhere")],
+)
+def test_the_command_refuses_settings_that_do_not_hold(tmp_path: Path, options: list[str], reason: str) -> None:
+    given = ["--keyring", "ring.json", "--state-dir", str(tmp_path), "--controller", str(tmp_path), *options]
+    run = CliRunner().invoke(app, ["act", "job", *given])
+    assert run.exit_code == 2
+    assert reason in run.output

@@ -17,9 +17,11 @@ from schemas.archive import ArchiveLine, read_archive
 from schemas.codec import encode
 from schemas.events import KernelEvent
 from schemas.findings import Finding
+from schemas.remediation import Command, Incident
 from streams.core.roster import Roster
 from streams.decisions.signs import Signs
 from streams.detectors.xid import XidCodes
+from streams.replay import Problems, replay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -319,6 +321,24 @@ def test_a_file_becomes_an_archive_and_what_is_refused_is_kept_with_its_reason(t
     topics = [line.topic for line in read_archive(archive) if isinstance(line, ArchiveLine)]
     assert topics == ["paceline.kernel-events.v1", "paceline.findings.v1", "paceline.findings.v1"]
     assert json.loads(dead.read_text()) == {"line": 2, "reason": "no checkName", "value": {"a": 1}}
+
+
+def test_a_replay_of_the_archive_answers_the_fatal_code_and_nothing_else(tmp_path: Path) -> None:
+    def said(*values: dict[str, Any]) -> list[Record]:
+        source, archive = tmp_path / "events.jsonl", tmp_path / "a.jsonl"
+        source.write_text("\n".join(json.dumps(value) for value in values))
+        CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(archive), "--site", SITE])
+        return list(replay(read_archive(archive), SITE, Problems()))
+
+    fatal = said(event())
+    assert [record.cause_class for record in fatal if isinstance(record, Incident)] == ["gpu_lost"]
+    assert [(record.kind, record.mode) for record in fatal if isinstance(record, Command)][:1] == [
+        ("cordon_node", "observe")
+    ]
+    forged = event(metadata={"JOURNAL_MESSAGE": "logger: NVRM: Xid (PCI:0000:1b:00): 79"})
+    wanted = thermal(isFatal=True, recommendedAction="REPLACE_VM")
+    for quiet in (forged, wanted, event(processingStrategy="STORE_ONLY")):
+        assert [record for record in said(quiet) if isinstance(record, Incident | Command)] == []
 
 
 def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:

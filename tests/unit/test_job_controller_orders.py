@@ -15,6 +15,7 @@ from agents.importers.job_file import load_job_file
 from deploy.job_controller.checkpoints import Checkpoints
 from deploy.job_controller.controller import CHECKPOINT_REQUEST, JobStateError
 from deploy.job_controller.job_settings import JobSettings, JobSettingsError
+from deploy.job_controller.workers import Workers
 from schemas.fleet import Job, RankPlacement
 from streams.core.roster import Roster
 
@@ -164,6 +165,16 @@ def test_dumps_are_asked_for_and_those_who_wrote_none_are_named(rig: Rig) -> Non
     rig.ticks()
     assert rig.answer()["collected"] == {"directory": str(dumps), "ranks": [0, 1, 2], "missing": [3]}
     assert (rig.workers.asked, len(rig.workers.starts)) == (1, 1)
+
+
+def test_ranks_are_asked_by_their_pipes_and_one_that_does_not_read_is_passed_over(tmp_path: Path) -> None:
+    settings = Rig(tmp_path, dump_pipe=str(tmp_path / "rank_{rank}.pipe")).settings
+    for rank in (0, 2):
+        os.mkfifo(tmp_path / f"rank_{rank}.pipe")
+    reader = os.open(tmp_path / "rank_2.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    Workers(settings).ask_for_evidence()
+    assert os.read(reader, 10) == b"1"
+    os.close(reader)
 
 
 # --- Ends -------------------------------------------------------------------------------------------------------------
