@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -135,7 +136,12 @@ def preflight(
         nccl_launcher,
         BisectionLimits(slow_below=slow_below, floor_gb_s=floor_gb_s),
     )
-    raise typer.Exit(preflight_command(pairs, only, require, json, config, node_name, timeout, of_node, of_pairs))
+    try:
+        status = preflight_command(pairs, only, require, json, config, node_name, timeout, of_node, of_pairs)
+    except Exception:  # noqa: BLE001 - status 1 says that the node is not fit, and what broke is this program
+        traceback.print_exc()
+        status = 2
+    raise typer.Exit(status)
 
 
 def preflight_command(

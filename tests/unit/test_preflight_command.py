@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+import typer.main
 from nvml_node import gpu
 from typer.testing import CliRunner
 
@@ -25,6 +27,8 @@ from paceline.preflight_pairs import PreflightUsageError, first_host, nccl_meter
 
 if TYPE_CHECKING:
     from agents.testing import FakeGpu
+
+PROLOG = Path(__file__).parents[2] / "deploy" / "slurm" / "prolog.sh"
 
 STEP = {
     "SLURM_PROCID": "3",
@@ -176,7 +180,7 @@ def reader(tmp_path: Path, *gpus: FakeGpu, library: Any = None) -> NodeReader:
     return NodeReader(nvml, PcieCollector(tmp_path), 30.0, FakeClock())
 
 
-CHEAP = {"gpu", "pcie_width", "pcie_speed", "nic_pcie_width", "row_remap", "ecc"}
+CHEAP = {"gpu", "pcie_width", "nic_pcie_width", "row_remap", "ecc"}
 
 
 def found(node: NodeReader, selected: set[str] = CHEAP, **options: Any) -> dict[tuple[str, str], str]:
@@ -324,6 +328,52 @@ def test_bad_usage_is_status_2_before_anything_is_measured(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(NodeReader, "of_this_node", classmethod(lambda *_: pytest.fail("measured")))
     assert run(*arguments) == (2, "")
+
+
+def test_a_program_that_breaks_says_nothing_of_the_node(node: list[FakeGpu], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_node, "device_checks", lambda *_, **__: 1 / 0)
+    assert run("--only", "gpu") == (2, "")
+
+
+# --- The prolog -----------------------------------------------------------------------------------------------------
+
+FIT, UNFIT, UNKNOWN = (
+    f'{{"record":"preflight","node":"n","fit":{fit},"status":{status}}}'
+    for fit, status in (("true", 0), ("false", 1), ("null", 2))
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "setting", "ends_with"),
+    [
+        (0, FIT, "", 0),
+        (1, UNFIT, "", 1),
+        (2, UNKNOWN, "", 0),
+        (2, UNKNOWN, "ON_UNKNOWN=drain", 1),
+        (1, "ModuleNotFoundError: no module", "", 0),
+        (0, "", "", 0),
+        (0, "", "ON_UNKNOWN=drain", 1),
+        (0, FIT, "PACELINE=/nowhere/paceline", 0),
+        (0, FIT, "GPUS=8", 0),
+    ],
+)
+def test_the_prolog_fails_only_where_the_node_is_said_not_to_be_fit(
+    tmp_path: Path, status: int, words: str, setting: str, ends_with: int
+) -> None:
+    command, settings, prolog = (tmp_path / name for name in ("paceline", "preflight.conf", "prolog.sh"))
+    command.write_text(f"#!/bin/sh\necho \"$*\" > {tmp_path}/asked\necho '{words}'\nexit {status}\n")
+    command.chmod(0o755)
+    settings.write_text(f"PACELINE={command}\n{setting}\n")
+    prolog.write_text(PROLOG.read_text().replace("/etc/paceline/preflight.conf", str(settings)))
+    done = subprocess.run(["sh", str(prolog)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ends_with, done.stderr
+    assert (done.stderr == "") == (status == 0 and words == FIT and "nowhere" not in setting)
+    if "nowhere" in setting:
+        return
+    # What it asks is a command line that there is.
+    name, *arguments = (tmp_path / "asked").read_text().split()
+    made = typer.main.get_command(app).commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+    assert (made.params["gpus"], set(made.params["only"].split(","))) == (8 if "GPUS" in setting else None, CHEAP)
 
 
 def test_pairs_that_cannot_be_held_are_not_measured(node: list[FakeGpu], monkeypatch: pytest.MonkeyPatch) -> None:
