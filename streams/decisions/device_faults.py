@@ -33,6 +33,9 @@ FAULT_KINDS = frozenset({"xid", "sxid", "uncorrectable_ecc"})
 SECOND_SIGNS = frozenset({"row_remap_pending", "row_remap_exhausting", "row_remap_failure"})
 """Kinds of findings that ask for nothing alone, and bear out a high rate of corrected errors."""
 
+_RECOVERABLE = frozenset({"gpu_lost", "gpu_memory", "row_remap_pending", "catalogue"})
+"""Classes of faults after which the driver says which recovery a GPU needs, and when it needs none any more."""
+
 _SIGN_NS = 24 * 3_600_000_000_000
 """A first sign that is older bears nothing out; a judgement, the catalogue's span for repeats."""
 
@@ -77,6 +80,8 @@ class DeviceFaults:
 
     def take(self, finding: Finding) -> list[Record]:
         """Take a finding of `FAULT_KINDS`, and return what follows at once."""
+        if _says_recovered(finding):
+            return self._on_recovery(finding)
         remedy = _remedy_of(finding, self._roster.policy)
         culprit = self._names.culprit(finding.subject, self._roster)
         if self._repeats.take(finding, self._names.component(finding.subject), culprit.job_id) and remedy is None:
@@ -111,6 +116,15 @@ class DeviceFaults:
                 followed = self._judge(released.finding, _remedy_of(released.finding, self._roster.policy), at_ns)
             outputs += self._journal.decided(followed, at_ns)
         return outputs
+
+    def _on_recovery(self, finding: Finding) -> list[Record]:
+        """The driver asks for nothing any more: the incident is over, unless an act of it is out, which is verified."""
+        component = self._names.component(finding.subject)
+        incident = self._book.on(component)
+        if incident is None or incident.cause_class not in _RECOVERABLE or self._orders.outcomes(incident):
+            return []
+        incident.join(finding)
+        return list(self._book.resolve(component, finding.event_time_ns))
 
     def second_sign(self, finding: Finding) -> list[Record]:
         """Take a finding of `SECOND_SIGNS`: with a high rate of corrected errors on the same GPU it asks for what neither does."""
@@ -169,6 +183,17 @@ class DeviceFaults:
         self._repeats.restore(snapshot.get("repeats", []))
 
 
+def _says_recovered(finding: Finding) -> bool:
+    """Whether it is the driver's line that a GPU needs no recovery any more (Xid 154, "None")."""
+    values = finding.values
+    if not values.get("trusted") or values.get("masked"):
+        return False
+    return finding.kind == "xid" and values.get("code") == _RECOVERY and values.get("recovery_action") == "none"
+
+
+_RECOVERY = 154
+
+
 def is_first_sign(incident: OpenIncident, at_ns: int) -> bool:
     """Whether an incident is a high rate of corrected errors that a second sign bears out at a time."""
     return incident.cause_class == "ecc_rate" and at_ns - incident.onset_ns <= _SIGN_NS
@@ -178,6 +203,6 @@ def _remedy_of(finding: Finding, policy: Policy | None) -> Remedy | None:
     """What the failure table or the catalogue has for a code or an uncorrectable error."""
     if finding.kind == "uncorrectable_ecc":
         return remedy_for_class("gpu_memory", policy) if finding.urgent else None
-    if not finding.values.get("trusted"):
+    if not finding.values.get("trusted") or finding.values.get("masked"):
         return None
     return remedy_for_code(finding.kind, int(str(finding.values.get("code"))), policy)

@@ -40,7 +40,9 @@ class AppCodeRepeats:
             job_id: the job that ran there; a code that no job can have caused is none of the application's.
         """
         code = finding.values.get("code")
-        if finding.kind != "xid" or not isinstance(code, int) or not finding.values.get("trusted") or job_id is None:
+        if finding.kind != "xid" or not isinstance(code, int) or job_id is None:
+            return False
+        if not finding.values.get("trusted") or finding.values.get("masked"):
             return False
         entry = catalog.xid(code)
         if entry is None or entry.severity != "app" or code == _CLEANUP or not component.startswith("gpu:"):

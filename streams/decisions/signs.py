@@ -55,7 +55,7 @@ class Signs:
 
     def take(self, finding: Finding) -> None:
         """A finding is evidence."""
-        if finding.state != "open":
+        if finding.state != "open" or finding.values.get("masked"):
             return
         self.by[finding.kind] = class_of(finding.rule)
         if finding.kind not in {"xid", "sxid"} or not finding.values.get("trusted"):

@@ -191,6 +191,7 @@ class TelemetryEngine:
             self._device_peers.on_ports(record, self._roster)
         elif isinstance(record, NodeStatus):
             self._device_peers.on_status(record, self._roster)
+            self._xid.on_status(record)
         elif isinstance(record, KernelEvent):
             self._device_peers.on_event(record, self._roster)
             if is_enabled(self._policy, "xid"):

@@ -103,3 +103,10 @@ def test_every_other_code_of_a_class_leads_to_the_same() -> None:
                 # A switch of the node says it: which job it served is not known, and nobody is asked.
                 kind = None
             assert (kind or "none") == kinds[(source, entry.severity, entry.suggested_action)], (source, code)
+
+
+@pytest.mark.parametrize("name", ["boot_ns", "maintenance_ns"])
+def test_without_its_masks_a_boot_or_a_maintenance_would_cost_a_node(name: str) -> None:
+    story = stories(Path(__file__).parent / "codes_masked.toml")[1]
+    rules = {"xid": RulePolicy(thresholds={name: 0})}
+    assert any(c.kind == "cordon_node" for c in commands_of(outputs_of(story, rules=rules)))

@@ -41,6 +41,7 @@ from streams.detectors.sm_clock import SmClockThresholds
 from streams.detectors.straggler import StragglerThresholds
 from streams.detectors.thermal import ThermalThresholds
 from streams.detectors.uneven_work import UnevenWorkThresholds
+from streams.detectors.xid import XidThresholds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +72,9 @@ DEFAULTS: dict[str, Any] = {
     "straggler": StragglerThresholds(),
     "thermal_violation": ThermalThresholds(),
     "uneven_work": UnevenWorkThresholds(),
+    "xid": XidThresholds(),
 }
-SWITCHES = {"impossible_mfu", "job_pace", "mfu", "missing_ranks", "uncorrectable_ecc", "xid"}
+SWITCHES = {"impossible_mfu", "job_pace", "mfu", "missing_ranks", "uncorrectable_ecc"}
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -142,7 +144,7 @@ def test_an_empty_file_is_a_policy_that_changes_nothing(tmp_path: Path) -> None:
     [
         ("[rules.stragler]\n", "rules: no rule stragler; there are barrier_wait, "),
         ("[rules.power.thresholds]\nhit = 3\n", "rules.power.thresholds: no threshold hit; there are cap_busy_ns, "),
-        ("[rules.xid.thresholds]\nhits = 3\n", "rules.xid.thresholds: no threshold hits; there is none"),
+        ("[rules.job_pace.thresholds]\nhits = 3\n", "rules.job_pace.thresholds: no threshold hits; there is none"),
         ("[rules.power.per_sku.H200]\nhit = 3\n", "rules.power.per_sku.H200: no threshold hit; there are "),
         ("[rules.power]\nenabeld = true\n", "rules.power: no key enabeld; there are enabled, per_sku, thresholds"),
         ("modes = 'auto'\n", ": no key modes; there are "),
@@ -190,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def test_known_thresholds_are_by_rule() -> None:
     assert known_thresholds()["barrier_wait"] == {"share"}
-    assert known_thresholds()["xid"] == frozenset()
+    assert known_thresholds()["job_pace"] == frozenset()
 
 
 @pytest.mark.parametrize(
