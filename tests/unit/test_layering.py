@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 OURS = {"schemas", "agents", "streams", "deploy", "paceline", "paceline_trainer"}
 PURE = (
+    "agents/preflight/bisection.py",
+    "agents/preflight/check.py",
+    "agents/preflight/devices.py",
+    "agents/preflight/matching.py",
     "streams/core",
     "streams/detectors",
     "streams/engines",
