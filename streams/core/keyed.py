@@ -136,6 +136,11 @@ class Rows(Generic[S]):
         self.reading = Reading(session, now_ns)
         return False
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a frame that says what the last one said changes nothing but the time of the reading."""
+        return self._at_rest
+
     def rest(self, *, if_also: bool = True) -> None:
         """Take note, after a frame was read in full, whether the same once more would change nothing.
 
@@ -170,6 +175,11 @@ class KeyedRows(Generic[S]):
         if rows is None or rows.names != names:
             rows = self._rows[publisher] = Rows(self._keyed, names, keys())
         return rows
+
+    def at_rest(self, publisher: Hashable) -> Rows[S] | None:
+        """The rows of a publisher where they are at rest, else None."""
+        rows = self._rows.get(publisher)
+        return rows if rows is not None and rows.is_at_rest else None
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes: states by key."""

@@ -44,7 +44,15 @@ class OrderedSources(Generic[T]):
 
         Late records (a number that was passed over) are put on `late`, which the caller empties.
         """
-        state = self._sources.setdefault(source, _Source())
+        state = self._sources.get(source)
+        if state is None:
+            state = self._sources[source] = _Source()
+        if seq == state.next_seq and not state.waiting:
+            # Nearly every record: it is the next, and nothing waits for it.
+            state.next_seq = seq + 1
+            if event_time_ns > state.latest_ns:
+                state.latest_ns = event_time_ns
+            return [item]
         if seq < state.next_seq:
             if seq in state.passed_over:
                 state.passed_over.discard(seq)

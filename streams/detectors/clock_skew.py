@@ -23,9 +23,10 @@ from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from schemas.findings import Finding
+    from streams.core.position import Position
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "ClockSkew", "ClockSkewThresholds"]
@@ -80,10 +81,10 @@ class ClockSkew:
         event_time_ns: int,
         append_ms: int,
         roster: Roster,
-        evidence: Evidence | None = None,
+        evidence: Evidence | Position | None = None,
         *,
         level: Literal["node", "switch"] = "node",
-    ) -> Iterator[Finding]:
+    ) -> Iterable[Finding]:
         """Take the times of one record, and say what the half minutes that ended by now show, of all publishers.
 
         Args:
@@ -95,7 +96,7 @@ class ClockSkew:
             level: what the publisher is.
         """
         if append_ms <= 0:
-            return
+            return ()
         append_ns = append_ms * 1_000_000
         start_ns = append_ns - append_ns % _BUCKET_NS
         if not self._judged_ns:
@@ -103,12 +104,20 @@ class ClockSkew:
             self._judged_ns = oldest_ns - oldest_ns % _BUCKET_NS
         # What is appended to a half minute that was judged already comes from a topic that is read far behind.
         if start_ns >= self._judged_ns:
-            lows = self._publishers.setdefault(f"{level}/{publisher}", _Publisher()).lows
-            place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
-            low = (append_ns - event_time_ns, place)
-            lows[start_ns] = min(lows.get(start_ns, low), low)
-        self._latest_ns = max(self._latest_ns, append_ns)
-        yield from self._judge(self._latest_ns - _LATENESS_NS, roster)
+            name = f"{level}/{publisher}"
+            known = self._publishers.get(name)
+            if known is None:
+                known = self._publishers[name] = _Publisher()
+            lows, difference_ns = known.lows, append_ns - event_time_ns
+            lowest = lows.get(start_ns)
+            if lowest is None or difference_ns <= lowest[0]:
+                place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
+                low = (difference_ns, place)
+                lows[start_ns] = low if lowest is None else min(lowest, low)
+        if append_ns > self._latest_ns:
+            self._latest_ns = append_ns
+        until_ns = self._latest_ns - _LATENESS_NS
+        return self._judge(until_ns, roster) if self._judged_ns + _BUCKET_NS <= until_ns else ()
 
     def flush(self, roster: Roster) -> Iterator[Finding]:
         """What the half minutes that have ended show: the input has ended."""

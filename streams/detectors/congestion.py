@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Subject
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -20,7 +21,7 @@ from streams.core.trailing import span_at_pace
 from streams.detectors.port_frames import CounterRate, port_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
@@ -56,8 +57,11 @@ class CongestionThresholds:
     span_ns: int = 5_000_000_000
 
 
-class Congestion:
+class Congestion(FrameRule["FabricFrame"]):
     """Watches the waiting and marking of many nodes' ports."""
+
+    columns = ("view", "link_state")
+    counters = _COUNTERS
 
     def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -135,6 +139,13 @@ class Congestion:
             },
             evidence=evidence,
         )
+
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.view != "host":
+            return ()
+        carried = [name for name in _COUNTERS if frame.counters.get(name) is not None]
+        return all_at_rest(*(self._states.at_rest((frame.publisher_id, name)) for name in carried))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease, Reading
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule
 from streams.core.keyed import Keyed, KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -131,7 +132,7 @@ class _Level(SubjectState):
             self.median_per_s, self.learnt = max(median(self.learnt), _LEAST_PER_S), []
 
 
-class CongestionOwn:
+class CongestionOwn(FrameRule["FabricFrame"]):
     """Watches how much more many nodes' and switches' ports wait or are marked than they were before."""
 
     def __init__(self, site_id: str, defaults: CongestionOwnThresholds | None = None) -> None:
@@ -140,6 +141,11 @@ class CongestionOwn:
         self._pieces = Keyed(_Piece)
         self._traffic = KeyedRows(_Traffic)
         self._levels = KeyedRows(_Level)
+
+    def passes_over(self, frame: FabricFrame) -> bool:
+        """See `FrameRule`: of the frames of a piece one is read."""
+        piece = self._pieces.get(frame.publisher_id)
+        return piece is not None and piece.number == frame.event_time_ns // _PIECE_NS
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""

@@ -27,7 +27,7 @@ from streams.core.untimed import UntimedJobs
 from streams.detectors.node_figures import METRICS, SILENCE, Reading, of_gpus, of_host, of_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from schemas.events import KernelEvent, NodeStatus
     from schemas.findings import Finding
@@ -184,11 +184,12 @@ class DevicePeers:
             if node.code is None or event.event_time_ns >= node.code[0]:
                 node.code = [event.event_time_ns, event.code]
 
-    def on_time(self, partition_time_ns: int, roster: Roster) -> Iterator[Finding]:
+    def on_time(self, partition_time_ns: int, roster: Roster) -> Iterable[Finding]:
         """Findings of the pieces that a time of the partition leaves behind, in order of event time."""
         until_ns = partition_time_ns - _LATENESS_NS
         if self._pieces and min(self._pieces) + _PIECE_NS <= until_ns:
-            yield from self._judge_until(until_ns, roster)
+            return self._judge_until(until_ns, roster)
+        return ()
 
     def flush(self, roster: Roster) -> Iterator[Finding]:
         """Findings of whole pieces that are left: the input has ended, and its last piece may be cut short."""

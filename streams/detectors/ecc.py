@@ -6,18 +6,20 @@ watched: it is reported as found at start, and is not urgent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.statement import Rule
 from streams.detectors.gpu_frames import gpu_rows, gpu_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["UncorrectableEcc"]
@@ -40,8 +42,10 @@ class _GpuMemory(SubjectState):
         return not self.pending
 
 
-class UncorrectableEcc:
+class UncorrectableEcc(FrameRule["GpuFrame"]):
     """Watches the double-bit error counts of many nodes."""
+
+    columns = ("ecc_dbe_volatile_count", "ecc_dbe_aggregate_count")
 
     def __init__(self, site_id: str) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -91,6 +95,12 @@ class UncorrectableEcc:
                 evidence=evidence,
             )
         rows.rest()
+
+    def resting(self, frame: GpuFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.ecc_dbe_volatile_count is None and frame.ecc_dbe_aggregate_count is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.node_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

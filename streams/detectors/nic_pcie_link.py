@@ -10,9 +10,10 @@ Cannot see a card that is slow behind a whole link (another NUMA node, IOMMU, AC
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -20,10 +21,11 @@ from streams.detectors.pcie_reading import read_pcie
 from streams.detectors.port_frames import peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
     from streams.detectors.pcie_reading import PcieReading
 
@@ -57,8 +59,10 @@ class _CardLink(SubjectState):
         return not self.narrow and self.edge.is_quiet(now_ns)
 
 
-class NicPcieLink:
+class NicPcieLink(FrameRule["FabricFrame"]):
     """Watches the PCIe links of many nodes' NICs."""
+
+    columns = ("pcie_link_width", "pcie_max_link_width", "pcie_link_gen", "pcie_max_link_gen")
 
     def __init__(self, site_id: str, defaults: NicPcieLinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -136,6 +140,12 @@ class NicPcieLink:
             },
             evidence=evidence,
         )
+
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.pcie_link_width is None or frame.pcie_max_link_width is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.publisher_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

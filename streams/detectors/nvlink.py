@@ -9,10 +9,11 @@ broken link also prints Xid 74 or 144 to 150, which the code rule reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -20,11 +21,12 @@ from streams.core.trailing import TrailingHits, span_at_pace
 from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
     from streams.core.counters import Reading
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "NvlinkErrors", "NvlinkThresholds"]
@@ -62,8 +64,10 @@ class _GpuLinks(SubjectState):
         return self.hits.is_quiet and self.edge.is_quiet(now_ns)
 
 
-class NvlinkErrors:
+class NvlinkErrors(FrameRule["GpuFrame"]):
     """Watches the NVLink counters of many nodes' GPUs."""
+
+    columns = ("nvlink_crc_errors", "nvlink_replay_errors")
 
     def __init__(self, site_id: str, defaults: NvlinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -130,6 +134,12 @@ class NvlinkErrors:
         )
         if edge == "cleared":
             state.peak_per_s = 0.0
+
+    def resting(self, frame: GpuFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.nvlink_crc_errors is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.node_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

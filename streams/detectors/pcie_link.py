@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -23,10 +24,11 @@ from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, skus, 
 from streams.detectors.pcie_reading import LOST_WIDTH, gigabytes_per_s, read_pcie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
     from streams.detectors.pcie_reading import PcieReading
 
@@ -90,8 +92,16 @@ def replays_per_minute(generation: int | None, lanes: int | None) -> int | None:
     return ceil(lanes * round(per_lane * 100) / 100)
 
 
-class PcieLink:
+class PcieLink(FrameRule["GpuFrame"]):
     """Watches the PCIe links of many nodes' GPUs."""
+
+    columns = (
+        "pcie_link_gen",
+        "pcie_link_width",
+        "pcie_max_link_gen",
+        "pcie_max_link_width",
+        "pcie_replay_count",
+    )
 
     def __init__(self, site_id: str, defaults: PcieLinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -226,6 +236,12 @@ class PcieLink:
             },
             evidence=evidence,
         )
+
+    def resting(self, frame: GpuFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.pcie_link_width is None and frame.pcie_link_gen is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.node_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -8,11 +8,12 @@ direction, never by who has more. Both fire when the rate held in 3 samples with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.findings import Subject
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -20,7 +21,7 @@ from streams.core.trailing import TrailingHits, span_at_pace
 from streams.detectors.port_frames import port_key, port_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
@@ -72,8 +73,17 @@ class _Counter(SubjectState):
         return True
 
 
-class PfcPause:
+class PfcPause(FrameRule["FabricFrame"]):
     """Watches the pause counters of many nodes' and switches' ports."""
+
+    columns = (
+        "pfc_port",
+        "pfc_priority",
+        "rx_pause_frames",
+        "tx_pause_frames",
+        "rx_global_pause_frames",
+        "tx_global_pause_frames",
+    )
 
     def __init__(self, site_id: str, defaults: PfcThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -189,6 +199,10 @@ class PfcPause:
                 if step is not None and step[1] > 0:
                     of_port[port], since_ns = of_port.get(port, 0.0) + step[0] * 1e9 / step[1], step[1]
         return rates, since_ns
+
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        return all_at_rest(self._counters.at_rest(frame.publisher_id))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import Edge, EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -23,7 +24,7 @@ from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
 from streams.detectors.port_frames import peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from schemas.findings import Evidence, Finding
@@ -155,8 +156,11 @@ class _PortCounter(SubjectState):
         )
 
 
-class PortErrors:
+class PortErrors(FrameRule["FabricFrame"]):
     """Watches the links and error counters of many nodes' and switches' ports."""
+
+    columns = ("view", "link_state", "link_down_events")
+    counters = _COUNTERS
 
     def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
         self._rule = Rule(RULE, 2, site_id)
@@ -331,6 +335,13 @@ class PortErrors:
             },
             evidence=evidence,
         )
+
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        publisher = frame.publisher_id
+        carried = [name for name in _COUNTERS if frame.counters.get(name) is not None]
+        links = self._links.at_rest((publisher,))
+        return all_at_rest(links, *(self._counters.at_rest((publisher, name)) for name in carried))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

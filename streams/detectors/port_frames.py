@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streams.core.keyed import KeyedRows, Rows
 
 __all__ = [
+    "ROCE_COUNTERS",
     "CounterRate",
     "is_active",
     "link_layers",
@@ -27,7 +28,7 @@ __all__ = [
 S = TypeVar("S", bound=SubjectState)
 
 _ACTIVE = frozenset({"active", "up"})
-_ROCE = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
+ROCE_COUNTERS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 """Counters that only RoCE devices have."""
 
 
@@ -99,7 +100,7 @@ def link_layers(frame: FabricFrame) -> tuple[str, ...]:
     if frame.view == "switch":
         return ("switch",) * len(frame.device)
     ports, roce = frame.port, None
-    for name in _ROCE:
+    for name in ROCE_COUNTERS:
         roce = frame.counters.get(name)
         if roce is not None:
             break

@@ -11,8 +11,9 @@ Which end of a link is at fault cannot be seen from one, nor a loss that stays b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -20,7 +21,7 @@ from streams.core.trailing import span_at_pace
 from streams.detectors.port_frames import CounterRate, peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import FabricFrame
@@ -78,8 +79,10 @@ class PortLossThresholds:
     span_ns: int = 5_000_000_000
 
 
-class PortLoss:
+class PortLoss(FrameRule["FabricFrame"]):
     """Watches the loss counters of many nodes' and switches' ports."""
+
+    counters = tuple(_COUNTERS)
 
     def __init__(self, site_id: str, defaults: PortLossThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -92,13 +95,9 @@ class PortLoss:
         session, now_ns, policy, counters = frame.agent_session, frame.event_time_ns, roster.policy, frame.counters
         found = self._rows_of(frame)
         for name in _COUNTERS:
-            column = counters.get(name)
+            column = _read(counters, name)
             if column is None:
                 continue
-            if name in _STANDS_IN:
-                column = _without_own(column, counters.get(_STANDS_IN[name]))
-                if column is None:
-                    continue
             rows = found.get(name)
             if rows is None:
                 rows = found[name] = port_rows(self._states, frame, name)
@@ -162,6 +161,13 @@ class PortLoss:
             evidence=evidence,
         )
 
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        found = self._rows_of(frame)
+        # A column that others stand in for is not read, and its rows, if it ever had any, are not to be moved.
+        read = [name for name in _COUNTERS if _read(frame.counters, name) is not None]
+        return all_at_rest(*(rows if (rows := found.get(name)) and rows.is_at_rest else None for name in read))
+
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""
         return self._states.snapshot()
@@ -170,6 +176,14 @@ class PortLoss:
         """Replace the state by a snapshot's."""
         self._states.restore(snapshot)
         self._found = {}
+
+
+def _read(counters: dict[str, tuple[int | None, ...]], name: str) -> tuple[int | None, ...] | None:
+    """The column of a counter as far as it is judged; None where it is not carried, or all ports have one of their own."""
+    column = counters.get(name)
+    if column is not None and name in _STANDS_IN:
+        return _without_own(column, counters.get(_STANDS_IN[name]))
+    return column
 
 
 def _without_own(column: tuple[int | None, ...], own: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:

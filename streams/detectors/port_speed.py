@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import Edge, EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, span_at_pace
-from streams.detectors.port_frames import is_active, link_layers, peer_of, port_rows, port_subject
+from streams.detectors.port_frames import ROCE_COUNTERS, is_active, link_layers, peer_of, port_rows, port_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from schemas.findings import Evidence, Finding
@@ -86,8 +87,11 @@ class _Speed(SubjectState):
             self.highest_gbps = rate_gbps
 
 
-class PortSpeed:
+class PortSpeed(FrameRule["FabricFrame"]):
     """Watches the link rates of many nodes' and switches' ports."""
+
+    columns = ("view", "rate_gbps", "link_state")
+    counters = ROCE_COUNTERS
 
     def __init__(self, site_id: str, defaults: PortSpeedThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -176,6 +180,12 @@ class PortSpeed:
             values={**values, "view": frame.view, "peer": peer_of(frame, index)},
             evidence=evidence,
         )
+
+    def resting(self, frame: FabricFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.rate_gbps is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.publisher_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

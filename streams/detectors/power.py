@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
+from streams.detectors.capped_time import CappedTime, SteadyNode
 from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ HW_POWER_BRAKE = 0x80
 _SLOWED = HW_SLOWDOWN | HW_POWER_BRAKE
 
 _MINUTE_NS = 60_000_000_000
-_LONGEST_SAMPLE_NS = 60_000_000_000
-_BUCKETS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,61 +71,6 @@ class PowerThresholds:
     cap_peers: int = 2
 
 
-class _CappedTime:
-    """Working time and capped working time of the last span, in buckets: ten pairs of numbers, whatever the tick."""
-
-    __slots__ = ("_buckets", "_capped_ns", "_last_ns", "_worked_ns", "since_ns")
-
-    def __init__(self) -> None:
-        self._buckets: list[list[int]] = []
-        self._last_ns: int | None = None
-        self.since_ns: int | None = None
-        """Nanoseconds between the last two samples; None after the first, and after a restart until the next."""
-        # Sums over the buckets, which are read in every frame.
-        self._worked_ns = 0
-        self._capped_ns = 0
-
-    def add(self, now_ns: int, busy: bool, capped: bool, limits: PowerThresholds) -> float | None:
-        """Take a sample, and return the capped share of the working time (ratio); None at rest or below the least time.
-
-        A sample speaks for the time since the one before it; one that is over a minute after it, for none.
-        """
-        self.since_ns = now_ns - self._last_ns if self._last_ns is not None else None
-        since_ns = self.since_ns or 0
-        self._last_ns = now_ns
-        buckets = self._buckets
-        while buckets and buckets[0][0] <= now_ns - limits.cap_span_ns:
-            _, worked_ns, capped_ns = buckets.pop(0)
-            self._worked_ns -= worked_ns
-            self._capped_ns -= capped_ns
-        if not busy:
-            return None
-        if 0 < since_ns <= _LONGEST_SAMPLE_NS:
-            start_ns = now_ns - now_ns % max(1, limits.cap_span_ns // _BUCKETS)
-            if not buckets or buckets[-1][0] < start_ns:
-                buckets.append([start_ns, 0, 0])
-            last = buckets[-1]
-            last[1] += since_ns
-            self._worked_ns += since_ns
-            if capped:
-                last[2] += since_ns
-                self._capped_ns += since_ns
-        if self._worked_ns < max(1, limits.cap_busy_ns):
-            return None
-        return self._capped_ns / self._worked_ns
-
-    def snapshot(self) -> list[Any]:
-        """Plain data that `restore` takes."""
-        return [self._last_ns, [list(bucket) for bucket in self._buckets]]
-
-    def restore(self, snapshot: list[Any]) -> None:
-        """Replace the state by a snapshot's."""
-        self._last_ns = snapshot[0]
-        self._buckets = [list(bucket) for bucket in snapshot[1]]
-        self._worked_ns = sum(bucket[1] for bucket in self._buckets)
-        self._capped_ns = sum(bucket[2] for bucket in self._buckets)
-
-
 class _GpuPower(SubjectState):
     __slots__ = ("cap_edge", "capped", "counter", "hits", "minute", "slow_edge")
 
@@ -134,7 +79,7 @@ class _GpuPower(SubjectState):
         self.minute = TrailingSum(_MINUTE_NS)
         self.hits = TrailingHits(3, 5_000_000_000)
         self.slow_edge = EdgeState()
-        self.capped = _CappedTime()
+        self.capped = CappedTime()
         self.cap_edge = EdgeState()
 
     def is_quiet(self, now_ns: int) -> bool:
@@ -146,17 +91,30 @@ class _GpuPower(SubjectState):
         return self.slow_edge.is_quiet(now_ns) and self.hits.is_quiet
 
 
-class Power:
+class Power(FrameRule["GpuFrame"]):
     """Watches the power bits of the busy GPUs of many nodes."""
 
     def __init__(self, site_id: str, defaults: PowerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PowerThresholds(), RULE)
         self._states = KeyedRows(_GpuPower)
+        self._steady: dict[str, SteadyNode] = {}
+
+    columns = ("clock_event_reasons_mask", "power_violation_ns")
+
+    def passes_over(self, frame: GpuFrame) -> bool:
+        """See `FrameRule`: while nothing but time goes by, it is added up for all GPUs of the node together."""
+        steady = self._steady.get(frame.node_id)
+        if steady is None:
+            return frame.clock_event_reasons_mask is None
+        return steady.goes_on(frame.event_time_ns)
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
         masks, violations_ns, now_ns = frame.clock_event_reasons_mask, frame.power_violation_ns, frame.event_time_ns
+        steady = self._steady.pop(frame.node_id, None)
+        if steady is not None:
+            steady.settle()
         if masks is None:
             return
         rows, busy = gpu_rows(self._states, frame), are_busy(frame)
@@ -195,6 +153,10 @@ class Power:
                 shares[peer] for peer in shares if index in above and peer != index and groups[peer] == groups[index]
             ]
             yield from self._cap(frame, index, rows[index], shares.get(index), peers, each[index], evidence)
+        if rows.is_at_rest and not above and not capped_until_now and None not in masks:
+            capped = [mask is not None and mask & SW_POWER_CAP != 0 for mask in masks]
+            gpus = [rows[index].capped for index in range(len(masks))]
+            self._steady[frame.node_id] = SteadyNode(rows.reading, gpus, busy, capped, shares, each)
 
     def _slowdown(
         self,
@@ -275,11 +237,14 @@ class Power:
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""
+        for steady in self._steady.values():
+            steady.settle()
         return self._states.snapshot()
 
     def restore(self, snapshot: dict[str, object]) -> None:
         """Replace the state by a snapshot's."""
         self._states.restore(snapshot)
+        self._steady = {}
 
 
 def _is_heat(mask: int) -> bool:

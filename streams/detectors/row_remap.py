@@ -8,19 +8,21 @@ the uncorrectable error behind it has its own rule. An unknown flag changes noth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus, value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "RowRemap", "RowRemapThresholds"]
@@ -65,8 +67,10 @@ class _Flag(SubjectState):
         return self.edge.is_quiet(now_ns)
 
 
-class RowRemap:
+class RowRemap(FrameRule["GpuFrame"]):
     """Watches the row remapper of many nodes' GPUs."""
+
+    columns = tuple(column for _, _, column, _, _ in _KINDS)
 
     def __init__(self, site_id: str, defaults: RowRemapThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -116,6 +120,11 @@ class RowRemap:
                     evidence=evidence,
                 )
             rows.rest()
+
+    def resting(self, frame: GpuFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        carried = [kind for kind, _, column, _, _ in _KINDS if getattr(frame, column) is not None]
+        return all_at_rest(*(self._flags.at_rest((frame.node_id, kind)) for kind in carried))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

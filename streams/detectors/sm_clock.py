@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from schemas import gpu_parts
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -62,16 +63,28 @@ class _GpuClock(SubjectState):
         return self.hits.is_quiet and self.edge.is_quiet(now_ns)
 
 
-class SmClock:
+class SmClock(FrameRule["GpuFrame"]):
     """Watches the clocks of the busy GPUs of many nodes."""
 
     def __init__(self, site_id: str, defaults: SmClockThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or SmClockThresholds(), RULE)
         self._states = KeyedRows(_GpuClock)
+        self._sound_from_mhz: dict[str, float] = {}
+        """By node whose GPUs are all at rest, the clock from which on each of them stays so; derived, in no snapshot."""
+
+    columns = ("clock_event_reasons_mask",)
+
+    def passes_over(self, frame: GpuFrame) -> bool:
+        """See `FrameRule`: clocks vary from frame to frame, and hardly one of them is near a limit."""
+        clocks, least_mhz = frame.sm_clock_mhz, self._sound_from_mhz.get(frame.node_id)
+        if clocks is None:
+            return True
+        return least_mhz is not None and None not in clocks and min(clocks) >= least_mhz  # type: ignore[type-var, operator]
 
     def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a node come in the order of its event time."""
+        self._sound_from_mhz.pop(frame.node_id, None)
         if frame.sm_clock_mhz is None:
             return
         rows, now_ns = gpu_rows(self._states, frame), frame.event_time_ns
@@ -103,6 +116,8 @@ class SmClock:
             )
             if low or state is not None:
                 yield from self._statement(frame, index, rows[index], low, limit_mhz, peer_mhz, limits, evidence)
+        if rows.are_quiet(now_ns) and all(limits.hits > 0 for limits in each):
+            self._sound_from_mhz[frame.node_id] = max((limits.ceiling_mhz for limits in each), default=0.0)
 
     def _statement(
         self,
@@ -151,6 +166,7 @@ class SmClock:
     def restore(self, snapshot: dict[str, object]) -> None:
         """Replace the state by a snapshot's."""
         self._states.restore(snapshot)
+        self._sound_from_mhz = {}
 
 
 def _peer_mhz(

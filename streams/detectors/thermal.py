@@ -7,10 +7,11 @@ trailing minute, and is cleared when it has not grown for a minute.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease
 from streams.core.edges import EdgeState
+from streams.core.frame_rules import FrameRule, all_at_rest
 from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
@@ -18,10 +19,11 @@ from streams.core.trailing import TrailingSum
 from streams.detectors.gpu_frames import gpu_rows, gpu_subject, skus, value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from schemas.findings import Evidence, Finding
     from schemas.frames import GpuFrame
+    from streams.core.keyed import Rows
     from streams.core.roster import Roster
 
 __all__ = ["ThermalThresholds", "ThermalViolation"]
@@ -54,8 +56,10 @@ class _GpuHeat(SubjectState):
         return not self.minute.total and self.edge.is_quiet(now_ns)
 
 
-class ThermalViolation:
+class ThermalViolation(FrameRule["GpuFrame"]):
     """Watches the violation counters of many nodes."""
+
+    columns = ("thermal_violation_ns",)
 
     def __init__(self, site_id: str, defaults: ThermalThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -108,6 +112,12 @@ class ThermalViolation:
             )
         # What a cleared statement was held against is not what the next one is.
         rows.rest(if_also=not cleared)
+
+    def resting(self, frame: GpuFrame) -> Sequence[Rows[Any]] | None:
+        """See `FrameRule`."""
+        if frame.thermal_violation_ns is None:
+            return ()
+        return all_at_rest(self._states.at_rest((frame.node_id,)))
 
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""

@@ -6,11 +6,12 @@ node's own order. Only the rules of heartbeats and of device peers compare nodes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import ProgressMark
 from schemas.frames import FabricFrame, GpuFrame
+from streams.core.frame_rules import FrameRule, FrameRules
 from streams.core.position import Position, reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.sequence import OrderedSources, SeenNumbers
@@ -20,6 +21,7 @@ from streams.detectors.congestion import Congestion
 from streams.detectors.congestion_own import CongestionOwn
 from streams.detectors.device_peers import DevicePeers
 from streams.detectors.ecc import UncorrectableEcc
+from streams.detectors.gpu_frames import are_busy
 from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.node_silence import NodeSilence
 from streams.detectors.nvlink import NvlinkErrors
@@ -35,10 +37,10 @@ from streams.detectors.thermal import ThermalViolation
 from streams.detectors.xid import XidCodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from schemas.base import Record
-    from schemas.findings import Evidence, Finding
+    from schemas.findings import Finding
     from schemas.fleet import Policy
     from streams.core.roster import Roster
 
@@ -48,16 +50,10 @@ if TYPE_CHECKING:
     _Item = tuple[Record, Position]
 
 
-class _GpuRule(Protocol):
-    def on_frame(self, frame: GpuFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, snapshot: Any) -> None: ...
+_TIMED = (GpuFrame, FabricFrame, NodeStatus)
 
-
-class _PortRule(Protocol):
-    def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, snapshot: Any) -> None: ...
+_OF_TIMES = ("clock_skew", "node_silence", "device_peers")
+"""Rules that read times."""
 
 
 class TelemetryEngine:
@@ -71,7 +67,7 @@ class TelemetryEngine:
         self._kernel_lines = SeenNumbers()
         self._clock = PartitionClock()
         self._pacer = MarkPacer()
-        self._gpu_rules: dict[str, _GpuRule] = {
+        self._gpu_rules: dict[str, FrameRule[GpuFrame]] = {
             "sm_clock": SmClock(site_id),
             "thermal_violation": ThermalViolation(site_id),
             "uncorrectable_ecc": UncorrectableEcc(site_id),
@@ -80,7 +76,7 @@ class TelemetryEngine:
             "pcie_link": PcieLink(site_id),
             "row_remap": RowRemap(site_id),
         }
-        self._port_rules: dict[str, _PortRule] = {
+        self._port_rules: dict[str, FrameRule[FabricFrame]] = {
             "pfc_pause": PfcPause(site_id),
             "port_errors": PortErrors(site_id),
             "congestion": Congestion(site_id),
@@ -89,6 +85,8 @@ class TelemetryEngine:
             "congestion_own": CongestionOwn(site_id),
             "nic_pcie_link": NicPcieLink(site_id),
         }
+        self._gpus_in_force = FrameRules(("gpu_uuid", "pci_bus_id", "sku"), _who_is_busy)
+        self._ports_in_force = FrameRules(("device", "port"), _columns_of_counters)
         self._clock_skew = ClockSkew(site_id)
         self._node_silence = NodeSilence(site_id)
         # Heartbeats are compared with heartbeats: after a backlog other topics may be read far ahead of them. The middle
@@ -110,27 +108,31 @@ class TelemetryEngine:
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return findings and marks."""
+        self._follow_policy()
         outputs: list[Record] = []
-        if isinstance(record, KernelEvent):
-            if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
-                outputs += self._findings(record, position.evidence())
-            self._clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
-        elif isinstance(record, GpuFrame | FabricFrame | NodeStatus):
+        if isinstance(record, _TIMED):
             publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
             source = f"{publisher}/{record.agent_session}/{record.record}"
-            evidence = position.evidence()
             for item, place in self._sources.offer(source, record.seq, record.event_time_ns, (record, position)):
-                outputs += self._findings(item, evidence if place is position else place.evidence())
+                outputs += self._findings(item, place)
             self._clock.observe(publisher, reached_ns(record.event_time_ns, position))
-            outputs += self._findings_of_times(record, publisher, position, evidence)
-        return outputs + self._mark()
+            outputs += self._findings_of_times(record, publisher, position)
+        elif isinstance(record, KernelEvent):
+            if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
+                outputs += self._findings(record, position)
+            self._clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
+        mark_ns = self._clock.time_ns
+        if self._pacer.due(mark_ns):
+            outputs.append(self._mark(mark_ns))
+        return outputs
 
     def on_refused(self, record: Record, position: Position) -> list[Record]:
         """What a record that is refused for being ahead of its arrival says of its publisher's clock; nothing else counts."""
-        if not isinstance(record, GpuFrame | FabricFrame | NodeStatus):
+        if not isinstance(record, _TIMED):
             return []
         publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
-        return list(self._findings_of_clocks(record, publisher, position, position.evidence()))
+        self._follow_policy()
+        return list(self._findings_of_clocks(record, publisher, position))
 
     def take_late(self) -> list[_Item]:
         """Records that came after their place was passed over; the caller publishes them as late."""
@@ -139,55 +141,58 @@ class TelemetryEngine:
 
     def flush(self) -> list[Record]:
         """What still waits for a lost number: the input has ended."""
+        self._follow_policy()
         outputs: list[Record] = []
         for item, place in self._sources.flush():
-            outputs += self._findings(item, place.evidence())
-        policy = self._roster.policy
-        if is_enabled(policy, "clock_skew"):
-            outputs += self._clock_skew.flush(self._roster)
-        if is_enabled(policy, "node_silence"):
-            outputs += self._node_silence.flush(self._roster)
-        if is_enabled(policy, "device_peers"):
-            outputs += self._device_peers.flush(self._roster)
+            outputs += self._findings(item, place)
+        for name, rule in (
+            ("clock_skew", self._clock_skew),
+            ("node_silence", self._node_silence),
+            ("device_peers", self._device_peers),
+        ):
+            if name in self._of_times_in_force:
+                outputs += rule.flush(self._roster)
         return outputs
 
     def _findings_of_times(
-        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
-    ) -> Iterator[Finding]:
+        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
+    ) -> list[Finding]:
         """What the times of a record say. These rules restore order by themselves, and look at repeats alike."""
-        yield from self._findings_of_clocks(record, publisher, position, evidence)
-        if is_enabled(self._roster.policy, "node_silence") and isinstance(record, NodeStatus):
+        found = [*self._findings_of_clocks(record, publisher, position)]
+        if isinstance(record, NodeStatus) and "node_silence" in self._of_times_in_force:
             self._status_clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
-            self._node_silence.on_status(record, evidence)
-            yield from self._node_silence.on_time(self._status_clock.time_ns, self._roster)
-        if is_enabled(self._roster.policy, "device_peers"):
-            yield from self._device_peers.on_time(self._clock.time_ns, self._roster)
+            self._node_silence.on_status(record, position.evidence())
+            for finding in self._node_silence.on_time(self._status_clock.time_ns, self._roster):
+                if finding.kind == "node_silent" and finding.state == "open" and finding.subject.node_id is not None:
+                    # Of few nodes the silent one is the slowest, and the others' findings would wait for it for a minute.
+                    self._clock.leave(finding.subject.node_id)
+                found.append(finding)
+        if "device_peers" in self._of_times_in_force:
+            found += self._device_peers.on_time(self._clock.time_ns, self._roster)
+        return found
 
     def _findings_of_clocks(
-        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position, evidence: Evidence
-    ) -> Iterator[Finding]:
+        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
+    ) -> Iterable[Finding]:
+        if "clock_skew" not in self._of_times_in_force:
+            return ()
         is_switch = isinstance(record, FabricFrame) and record.view == "switch"
-        if is_enabled(self._roster.policy, "clock_skew"):
-            yield from self._clock_skew.on_record(
-                publisher,
-                record.event_time_ns,
-                position.append_ms,
-                self._roster,
-                evidence,
-                level="switch" if is_switch else "node",
-            )
+        return self._clock_skew.on_record(
+            publisher,
+            record.event_time_ns,
+            position.append_ms,
+            self._roster,
+            position,
+            level="switch" if is_switch else "node",
+        )
 
-    def _findings(self, record: Record, evidence: Evidence) -> list[Finding]:
-        if self._roster.policy is not self._policy:
-            self._take_policy(self._roster.policy)
+    def _findings(self, record: Record, position: Position) -> list[Finding]:
         found: list[Finding] = []
         if isinstance(record, GpuFrame):
-            for gpu_rule in self._gpu_rules_in_force:
-                found += gpu_rule.on_frame(record, self._roster, evidence)
+            found = self._gpus_in_force.on_frame(record.node_id, record, self._roster, position)
             self._device_peers.on_gpus(record, self._roster)
         elif isinstance(record, FabricFrame):
-            for port_rule in self._port_rules_in_force:
-                found += port_rule.on_frame(record, self._roster, evidence)
+            found = self._ports_in_force.on_frame(record.publisher_id, record, self._roster, position)
             self._device_peers.on_ports(record, self._roster)
         elif isinstance(record, NodeStatus):
             self._device_peers.on_status(record, self._roster)
@@ -195,21 +200,23 @@ class TelemetryEngine:
         elif isinstance(record, KernelEvent):
             self._device_peers.on_event(record, self._roster)
             if is_enabled(self._policy, "xid"):
-                found += self._xid.on_event(record, self._roster, evidence)
+                found += self._xid.on_event(record, self._roster, position.evidence())
         return found
 
-    def _take_policy(self, policy: Policy | None) -> None:
-        """Which rules of frames a policy has switched on: asked once for as long as it is in force."""
-        self._policy = policy
-        self._gpu_rules_in_force = [rule for name, rule in self._gpu_rules.items() if is_enabled(policy, name)]
-        self._port_rules_in_force = [rule for name, rule in self._port_rules.items() if is_enabled(policy, name)]
+    def _follow_policy(self) -> None:
+        if self._roster.policy is not self._policy:
+            self._take_policy(self._roster.policy)
 
-    def _mark(self) -> list[Record]:
-        mark_ns = self._clock.time_ns
-        if not self._pacer.due(mark_ns):
-            return []
+    def _take_policy(self, policy: Policy | None) -> None:
+        """Which rules a policy has switched on: asked once for as long as it is in force."""
+        self._policy = policy
+        self._gpus_in_force.put_in_force([rule for name, rule in self._gpu_rules.items() if is_enabled(policy, name)])
+        self._ports_in_force.put_in_force([rule for name, rule in self._port_rules.items() if is_enabled(policy, name)])
+        self._of_times_in_force = {name for name in _OF_TIMES if is_enabled(policy, name)}
+
+    def _mark(self, mark_ns: int) -> ProgressMark:
         self._clock.forget_idle()
-        return [ProgressMark(site_id=self._site_id, role="telemetry", partition=self._partition, mark_ns=mark_ns)]
+        return ProgressMark(site_id=self._site_id, role="telemetry", partition=self._partition, mark_ns=mark_ns)
 
     def resume_offsets(self) -> dict[str, int]:
         """By topic, the lowest offset of a record that waits for a lost one: it is not in the snapshot."""
@@ -251,3 +258,15 @@ class TelemetryEngine:
         self._xid.restore(snapshot["xid"])
         if "device_peers" in snapshot:
             self._device_peers.restore(snapshot["device_peers"])
+        self._take_policy(self._roster.policy)
+
+
+def _who_is_busy(frame: GpuFrame, counters: tuple[str, ...]) -> Sequence[object]:  # noqa: ARG001
+    """What the rules of GPUs read besides columns: a load of 98 or 99 % is the same to them."""
+    return are_busy(frame)
+
+
+def _columns_of_counters(frame: FabricFrame, counters: tuple[str, ...]) -> Sequence[object]:
+    """The counters that the rules of ports read."""
+    carried = frame.counters
+    return tuple(map(carried.get, counters)) if carried else ()

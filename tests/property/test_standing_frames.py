@@ -1,10 +1,12 @@
 """Frames that say the same again: passed over or read in full, the rules say the same and end in the same state.
 
-A rule that is restored before every frame knows of no frame before it, so it reads each in full.
+A rule that is restored before every frame knows of no frame before it, so it reads each in full. That holds for a rule
+alone, and for all rules of an engine, which are asked together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import LAW, stored
 
+from schemas.findings import Finding
 from schemas.fleet import RulePolicy
 from schemas.frames import FabricFrame
 from streams.core.keyed import Rows
+from streams.core.position import Position
 from streams.core.roster import Roster
 from streams.detectors.congestion import Congestion
 from streams.detectors.congestion_own import CongestionOwn
@@ -33,6 +37,7 @@ from streams.detectors.power import Power
 from streams.detectors.row_remap import RowRemap
 from streams.detectors.sm_clock import SmClock
 from streams.detectors.thermal import ThermalViolation
+from streams.engines.telemetry import TelemetryEngine
 
 if TYPE_CHECKING:
     from schemas.fleet import Policy
@@ -221,6 +226,65 @@ def test_passing_over_frames_of_gpus_changes_nothing(heard: Heard) -> None:
 def test_passing_over_frames_of_ports_changes_nothing(heard: Heard) -> None:
     for rule in PORT_RULES:
         assert_passing_over_changes_nothing(rule, heard)
+
+
+def assert_telling_all_rules_at_once_changes_nothing(heard: Heard, every: int) -> None:
+    """Give frames to an engine, and to engines that each read one and are restored from the one before.
+
+    Args:
+        heard: frames and the policy in force.
+        every: after how many frames the states are compared; between, the one that goes on makes no snapshot.
+    """
+    roster = Roster()
+    going_on, snapshot = TelemetryEngine(SITE, 0, roster), None
+    sessions: Counter[str] = Counter()
+    for number, (frame, in_force) in enumerate(heard):
+        roster.policy = in_force
+        numbered = frame.model_copy(update={"seq": sessions[frame.agent_session]})
+        sessions[frame.agent_session] += 1
+        place = Position("frames", 0, number, 0)
+        fresh = TelemetryEngine(SITE, 0, roster)
+        if snapshot is not None:
+            fresh.restore(stored(snapshot), {})
+        said = [output.model_dump_json() for output in going_on.on_record(numbered, place)]
+        assert said == [output.model_dump_json() for output in fresh.on_record(numbered, place)]
+        snapshot = fresh.snapshot()
+        if number % every == every - 1 or number == len(heard) - 1:
+            assert repr(stored(going_on.snapshot())) == repr(stored(snapshot))
+
+
+@LAW
+@given(gpu_frames(), st.sampled_from([1, 7, 60]))
+def test_telling_all_rules_of_gpus_at_once_changes_nothing(heard: Heard, every: int) -> None:
+    assert_telling_all_rules_at_once_changes_nothing(heard, every)
+
+
+@LAW
+@given(fabric_frames(), st.sampled_from([1, 7, 60]))
+def test_telling_all_rules_of_ports_at_once_changes_nothing(heard: Heard, every: int) -> None:
+    assert_telling_all_rules_at_once_changes_nothing(heard, every)
+
+
+@pytest.mark.parametrize("capped_from", [0, 75])
+def test_time_under_the_power_cap_is_added_up_for_a_node_as_for_each_gpu(capped_from: int) -> None:
+    short = policy({"power": RulePolicy(thresholds={"cap_busy_ns": 40e9, "cap_span_ns": 100e9})})
+    heard = []
+    for second in range(0, 150, 1):
+        masks = (0x4, 0x4, 0x4) if second < capped_from else (0x4, 0x0, 0x0)
+        util = (99, 99, 98 if second % 50 else 3)
+        frame = gpu_frame(second, gpus=GPUS, gpu_util_pct=util, clock_event_reasons_mask=masks, sku=(H100,) * GPUS)
+        heard.append((frame, short))
+    assert_telling_all_rules_at_once_changes_nothing(heard, len(heard))
+    roster = Roster()
+    roster.policy = short
+    engine = TelemetryEngine(SITE, 0, roster)
+    said = [
+        output.kind
+        for number, (frame, _) in enumerate(heard)
+        for output in engine.on_record(frame.model_copy(update={"seq": number}), Position("frames", 0, number, 0))
+        if isinstance(output, Finding)
+    ]
+    assert said == ["power_cap"]
 
 
 @pytest.mark.parametrize("rule", GPU_RULES)
