@@ -49,6 +49,12 @@ def _adapter(topic: Topic) -> TypeAdapter[Any]:
     return TypeAdapter(Annotated[union, Field(discriminator="record")])
 
 
+@cache
+def _validator(topic: str) -> Any:
+    """The validator of a topic by its name: to find it costs a tenth of a record's validation."""
+    return _adapter(topic_named(topic)).validator
+
+
 def _first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "record"
@@ -72,7 +78,7 @@ def decode(topic: str, payload: bytes) -> Record:
     if _TWENTY_DIGITS in payload.translate(_DIGITS_ALIKE):
         _check_whole_numbers(payload)
     try:
-        record = _adapter(topic_named(topic)).validate_json(payload)
+        record = _validator(topic).validate_json(payload)
     except ValidationError as error:
         raise InvalidRecordError(_first_error(error)) from None
     assert isinstance(record, Record)
@@ -105,7 +111,7 @@ def decode_value(topic: str, value: object) -> Record:
         InvalidRecordError: no record of the topic's families.
     """
     try:
-        record = _adapter(topic_named(topic)).validate_python(value)
+        record = _validator(topic).validate_python(value)
     except ValidationError as error:
         raise InvalidRecordError(_first_error(error)) from None
     assert isinstance(record, Record)

@@ -17,7 +17,7 @@ from schemas.fleet import Policy
 from schemas.remediation import Command, Incident
 from schemas.results import StepResult
 from schemas.topics import topic_of
-from streams.core.admission import refusal
+from streams.core.admission import refusal_of_name
 from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
 
@@ -112,14 +112,13 @@ def decoded(lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Itera
         except SchemaError as error:
             problems.note(f"line {line.number}: {line.topic}: {error}")
             continue
-        place = Position(line.topic, line.partition, line.offset, line.timestamp_ms)
         if line.key is not None:
-            unjudged = Position(line.topic, line.partition, line.offset, 0)
-            refused = refusal(record, line.key.encode(), line.headers.get("schema"), unjudged)
+            # What is ahead of its arrival is refused further on: it still tells of its publisher's clock.
+            refused = refusal_of_name(record, line.key.encode(), line.headers.get("schema"), line.topic)
             if refused is not None:
                 problems.note(f"line {line.number}: {line.topic}: {refused}")
                 continue
-        yield line.number, record, place
+        yield line.number, record, Position(line.topic, line.partition, line.offset, line.timestamp_ms)
 
 
 def ndjson_line(record: Record) -> bytes:

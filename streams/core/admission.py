@@ -14,7 +14,7 @@ from streams.core.position import MAX_AHEAD_NS, Position, ahead_of_append_ns
 if TYPE_CHECKING:
     from schemas.base import Record
 
-__all__ = ["refusal"]
+__all__ = ["refusal", "refusal_of_name"]
 
 
 def refusal(record: Record, key: bytes | None, schema: str | None, position: Position) -> str | None:
@@ -31,7 +31,21 @@ def refusal(record: Record, key: bytes | None, schema: str | None, position: Pos
     ahead_ns = ahead_of_append_ns(record, position)
     if ahead_ns > MAX_AHEAD_NS:
         return f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
-    name = topic_named(position.topic).key(record)
+    return refusal_of_name(record, key, None, position.topic)
+
+
+def refusal_of_name(record: Record, key: bytes | None, schema: str | None, topic: str) -> str | None:
+    """Why a record is refused by what its message calls it, whatever its time; None when it may be judged.
+
+    Args:
+        record: what was decoded.
+        key: as for `refusal`.
+        schema: as for `refusal`.
+        topic: full name or family.
+    """
+    if schema is not None and schema != schema_name(record):
+        return f"its schema header is {schema[:100]!r}, and it reads as {schema_name(record)}"
+    name = topic_named(topic).key(record)
     if key is None:
         return f"the record is of {name!r} and was published without a key"
     if name.encode() != key:

@@ -32,7 +32,8 @@ class Position:
 
 def event_time_of(record: Record) -> int | None:
     """A record's event time in nanoseconds, of a mark the time that it promises; None for records that have none."""
-    at_ns = record.mark_ns if isinstance(record, ProgressMark) else getattr(record, "event_time_ns", None)
+    # Not `isinstance`: of models that is a search in Python, and this is asked of every record.
+    at_ns = record.mark_ns if type(record) is ProgressMark else getattr(record, "event_time_ns", None)
     return at_ns if isinstance(at_ns, int) else None
 
 

@@ -28,6 +28,7 @@ class SettledOrder(Generic[T]):
         self._absent_ns = absent_ns
         self._marks: dict[str, int] = {}
         self._left_out: set[str] = set()
+        self._lowest_ns = -1
         self._heap: list[tuple[int, str, T]] = []
         self._ids: set[str] = set()
         self.newly_left_out: list[str] = []
@@ -53,17 +54,21 @@ class SettledOrder(Generic[T]):
                 self.newly_left_out.append(name)
             elif not absent:
                 self._left_out.discard(name)
+        self._find_lowest()
+
+    def _find_lowest(self) -> None:
+        """Asked for at every record, and changed by marks alone."""
+        self._lowest_ns = min((at for name, at in self._marks.items() if name not in self._left_out), default=-1)
 
     @property
     def settled_ns(self) -> int:
         """Event time up to which items are released; -1 before the first mark."""
-        live = [at for name, at in self._marks.items() if name not in self._left_out]
-        return min(live) - self.settle_ns if live else -1
+        return self._lowest_ns - self.settle_ns if self._marks else -1
 
     @property
     def lowest_ns(self) -> int:
         """Event time up to which every live partition has told what it has; -1 before the first mark."""
-        return min((at for name, at in self._marks.items() if name not in self._left_out), default=-1)
+        return self._lowest_ns
 
     def release(self, everything: bool = False) -> list[T]:
         """Items that have settled, in order; all of them when the input has ended."""
@@ -97,6 +102,7 @@ class SettledOrder(Generic[T]):
         """Replace the state by a snapshot's."""
         self._marks = dict(snapshot["marks"])
         self._left_out = set(snapshot["left_out"])
+        self._find_lowest()
         self._heap = [(at, identity, item) for at, identity, item in snapshot["held"]]
         heapq.heapify(self._heap)
         self._ids = {identity for _, identity, _ in self._heap}

@@ -56,12 +56,18 @@ class Pipeline:
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record, and return what is now settled, in order of event time."""
         self.refusal = None
+        role = topic_of(record).role
         if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
             self.counts["refused_future"] += 1
             self.refusal = f"event time is more than {MAX_AHEAD_NS // 10**9} s ahead of the append time"
-            if topic_of(record).role != "telemetry":
+            if role != "telemetry":
                 return []
             self._publish(self._telemetry_of(position.partition).on_refused(record, position))
+            return self._ordered.release()
+        if role == "telemetry":
+            engine = self._telemetry_of(position.partition)
+            self._publish(engine.on_record(record, position))
+            self.counts["late"] += len(engine.take_late())
             return self._ordered.release()
         if isinstance(record, Policy):
             try:
@@ -75,12 +81,7 @@ class Pipeline:
             if isinstance(record, Policy):
                 self._order_span()
             return []
-        role = topic_of(record).role
-        if role == "telemetry":
-            engine = self._telemetry_of(position.partition)
-            self._publish(engine.on_record(record, position))
-            self.counts["late"] += len(engine.take_late())
-        elif role == "jobs":
+        if role == "jobs":
             jobs = self._jobs_of(position.partition)
             self._publish(jobs.on_record(record, position))
             self.counts["late"] += len(jobs.take_late())
@@ -115,14 +116,16 @@ class Pipeline:
         return self._ordered.release(everything=True)
 
     def _telemetry_of(self, partition: int) -> TelemetryEngine:
-        if partition not in self._telemetry:
-            self._telemetry[partition] = TelemetryEngine(self._site_id, partition, self._roster)
-        return self._telemetry[partition]
+        engine = self._telemetry.get(partition)
+        if engine is None:
+            engine = self._telemetry[partition] = TelemetryEngine(self._site_id, partition, self._roster)
+        return engine
 
     def _jobs_of(self, partition: int) -> JobsEngine:
-        if partition not in self._jobs:
-            self._jobs[partition] = JobsEngine(self._site_id, partition, self._roster)
-        return self._jobs[partition]
+        engine = self._jobs.get(partition)
+        if engine is None:
+            engine = self._jobs[partition] = JobsEngine(self._site_id, partition, self._roster)
+        return engine
 
     def _order_span(self) -> None:
         """Hold outputs until nothing older can follow: late input, then the settling and evidence of decisions."""
