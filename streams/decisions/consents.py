@@ -58,6 +58,10 @@ class Consents:
             del self._waiting[name]
             self._approved.pop(name, None)
 
+    def has_waiting(self, command_id: str) -> bool:
+        """Whether a command waits for consent, or waited in vain."""
+        return command_id in self._waiting and command_id not in self._approved
+
     def take(self, approval: Approval, signature: str | None, at_ns: int, orders: Orders) -> Verdict:
         """Take an approval.
 

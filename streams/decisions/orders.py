@@ -211,21 +211,21 @@ class Orders:
         if incident.mended_by and self.is_out(incident):
             return True
         acts = [incident.commands[kind].command_id for kind in TAKES if kind in incident.commands]
-        return any(self._gate.outcome_of(command_id) in {"", "applied"} for command_id in acts)
+        return any(self._outcome_of(command_id) in {"", "applied"} for command_id in acts)
 
     def expires_at_ns(self, incident: OpenIncident) -> int:
         """Until when an act of an incident that has no result may be carried out; -1 when there is none."""
         waiting = [
             asked.expires_at_ns
             for kind, asked in incident.commands.items()
-            if kind in RUNGS and self._gate.outcome_of(asked.command_id) == ""
+            if kind in RUNGS and self._outcome_of(asked.command_id) == ""
         ]
         return max(waiting, default=-1)
 
     def give_up(self, incident: OpenIncident) -> None:
         """Nobody has said what came of the acts of an incident, and nobody may carry them out any more."""
         for kind, asked in incident.commands.items():
-            if kind in RUNGS and self._gate.outcome_of(asked.command_id) == "":
+            if kind in RUNGS and self._outcome_of(asked.command_id) == "":
                 self.conclude(asked.command_id, "expired", None)
 
     def closed(self, incident: OpenIncident, at_ns: int, news: str) -> Record:
@@ -241,12 +241,16 @@ class Orders:
     def outcomes(self, incident: OpenIncident) -> set[str]:
         """What came of the acts of an incident that may mend anything; empty text for one that is under way."""
         acts = [asked.command_id for kind, asked in incident.commands.items() if kind in RUNGS]
-        return {outcome for outcome in map(self._gate.outcome_of, acts) if outcome is not None}
+        return {outcome for outcome in map(self._outcome_of, acts) if outcome is not None}
 
     def resolved(self, incident: OpenIncident, at_ns: int) -> Record:
         """The end of an incident, with what it has cost."""
         lost = self._desk.gpu_hours_lost(incident, at_ns, self._roster)
         return self._book.record(incident, "resolved", at_ns, "", lost)
+
+    def _outcome_of(self, command_id: str) -> str | None:
+        """What came of an order: empty while it is under way, None for a command that is none, or waits for consent."""
+        return None if self._consents.has_waiting(command_id) else self._gate.outcome_of(command_id)
 
     def _through_the_gate(
         self, draft: Command, incident: OpenIncident, at_ns: int, held: str | None = None

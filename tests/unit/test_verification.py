@@ -266,6 +266,19 @@ def test_a_drain_that_comes_after_the_recovery_is_followed_up() -> None:
     assert the(story.comes(4400, check, code="fit"), "uncordon_node").mode == "auto"
 
 
+def test_a_drain_that_still_waits_for_consent_lapses_when_the_rank_keeps_pace_again() -> None:
+    story = Story(mode="approve", guards=PATIENT)
+    waiting = the(story.tell(slow(5, "node-3"), hot(6, "node-3")) + story.until(40), "drain_node")
+    assert waiting.mode == "approve"
+    story.tell(slow(100, "node-3", state="cleared", onset_s=5))
+    assert last(story.until(120)).state == "resolved"
+    story.engine.on_approval(approval(130, waiting.command_id), None, Position(APPROVALS, 0, 0, 0))
+    outputs = story.until(150)
+    assert of(outputs, Command) == []
+    [entry] = [entry for entry in of(outputs, Decision) if entry.action == "approval_refused"]
+    assert entry.detail["code"] == "no_longer_asked_for"
+
+
 def test_in_observe_an_incident_of_a_slow_rank_ends_as_before() -> None:
     story = Story(mode="observe")
     story.tell(slow(5, "node-3"), hot(6, "node-3"))
