@@ -102,7 +102,7 @@ def preflight(
         typer.Option(help="What a pair must reach whatever the others do.", rich_help_panel=_PAIRS),
     ] = None,
     join_timeout: Annotated[float, typer.Option(help="Seconds to wait for all ranks.", rich_help_panel=_PAIRS)] = 120.0,
-    measure_timeout: Annotated[float, typer.Option(help="Seconds for a round.", rich_help_panel=_PAIRS)] = 60.0,
+    measure_timeout: Annotated[float, typer.Option(help="Seconds for a round.", rich_help_panel=_PAIRS)] = 120.0,
     throttle_mb_s: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(help="A drill: hold this node's sending to so many MB/s.", rich_help_panel=_PAIRS),

@@ -113,6 +113,9 @@ def node_checks(reader: NodeReader, node: str, selected: Collection[str], option
                 first, second = reader.read(), reader.read()
             rows, why = run.figures()
         worked += judged_gemm(rows, node, why, options.gemm)
+        named = {row.get("gpu_uuid") for row in rows}
+        unseen = [gpu["gpu_uuid"] for gpu in known if gpu["gpu_uuid"] not in named] if any(named) else []
+        worked += [PreflightCheck("gemm", uuid, "not_measured", "PyTorch did not see it") for uuid in unseen]
     second = second or reader.read()
     if "nccl" in selected and idle_error is not None:
         worked.append(PreflightCheck("nccl", node, "not_measured", idle_error))

@@ -64,7 +64,7 @@ class PairsOptions:
     mebibytes: float = 64.0
     repeats: int = 5
     join_s: float = 120.0
-    measure_s: float = 60.0
+    measure_s: float = 120.0
     throttle_mb_s: float | None = None
     nccl_launcher: str | None = None
     limits: BisectionLimits = field(default_factory=BisectionLimits)

@@ -122,7 +122,9 @@ class Coordinator:
         except OSError:  # it is gone already
             connection.close()
             return
-        host = str(said.get("address") or came_from)
+        host = str(said.get("address") or came_from).removeprefix(
+            "::ffff:"
+        )  # IPv4, as a socket of both families has it
         self._peers[rank] = Peer(rank, str(said.get("name") or f"rank {rank}")[:_MOST_TEXT], host, port)
         self._backends[rank] = {str(name) for name in said.get("backends") or ()}
         self._ranks[rank] = connection

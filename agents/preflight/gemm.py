@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _PROGRAM = Path(__file__).with_name("gemm_program.py")
 _SIZE = 8192
 _START_S = 180.0
 """To import PyTorch from a cold file system and to start CUDA on all GPUs."""
+
+_END_S = 5.0
+"""For the pipes of what was killed to run dry."""
 
 _MOST_CHARACTERS = 1 << 20
 
@@ -59,6 +63,7 @@ class GemmRun:
     def __init__(self, python: str, seconds: float) -> None:
         self._command = [python, str(_PROGRAM), str(seconds), str(_SIZE)]
         self._within_s = _START_S + 4 * seconds
+        self._deadline_s = 0.0
         self._said: list[dict[str, Any]] = []
         self._errors = ""
         self._first = threading.Event()
@@ -66,6 +71,7 @@ class GemmRun:
         self._readers: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
+        self._deadline_s = time.monotonic() + self._within_s
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -92,6 +98,11 @@ class GemmRun:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for reader in self._readers:
+            reader.join(_END_S)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None and not any(reader.is_alive() for reader in self._readers):
+                pipe.close()
 
     def is_working(self) -> bool:
         """Wait until the GPUs are at work; False if it comes to nothing."""
@@ -102,7 +113,7 @@ class GemmRun:
         """Wait for the end: a row for each GPU, or why there is none."""
         if self._process is not None:
             for reader in self._readers:
-                reader.join(self._within_s)
+                reader.join(max(0.0, self._deadline_s - time.monotonic()))
             if any(reader.is_alive() for reader in self._readers):
                 return [], f"no result within {self._within_s:g} s"
         rows = [said for said in self._said if isinstance(said.get("tflops"), int | float)]

@@ -26,6 +26,7 @@ _GRACE_S = 60.0
 """Beyond what joining or a round may take, before rank 0 is held to be gone."""
 
 _LOOK_EVERY_S = 0.2
+_BACKLOG = 1024
 
 _LOCAL = ("127.", "localhost", "::1")
 
@@ -95,7 +96,7 @@ def take_part(
         PairsError: rank 0 cannot be reached or is gone, it refuses this rank, or the port is taken.
     """
     coordinator, is_told = None, False
-    door = Doorkeeper(socket.create_server(("", 0)), settings.token)
+    door = Doorkeeper(_open_to_all(0), settings.token)
     try:
         if settings.rank == 0:
             coordinator = Coordinator(settings, _listener(settings), say)
@@ -157,14 +158,19 @@ def _result(rank: int, said: Mapping[str, Any], meters: Mapping[str, Meter]) -> 
 
 
 def _listener(settings: PairsSettings) -> socket.socket:
-    """Where rank 0 is called. A name of its own may stand for loopback here, so it listens on all addresses but for loopback's."""
-    is_local = settings.host.startswith(_LOCAL)
-    is_v6 = ":" in settings.host
-    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    """Where rank 0 is called: its own name may stand for loopback here, so on all addresses unless loopback is meant."""
     try:
-        listener = socket.create_server((settings.host if is_local else "", settings.port), family=family, backlog=1024)
+        if settings.host.startswith(_LOCAL):
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            return socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+        return _open_to_all(settings.port)
     except OSError as error:
         raise PairsError(f"rank 0 cannot listen at {settings.host}:{settings.port}: {error.strerror}") from None
-    with suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return listener
+
+
+def _open_to_all(port: int) -> socket.socket:
+    """A socket on all addresses of both families, or of IPv4 where there is no other."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", port), backlog=_BACKLOG)

@@ -135,7 +135,7 @@ class PairsSettings:
     total_bytes: int = 64 << 20
     repeats: int = 5
     join_s: float = 120.0
-    measure_s: float = 60.0
+    measure_s: float = 120.0
     throttle_bytes_per_s: float | None = None
     limits: BisectionLimits = field(default_factory=BisectionLimits)
 

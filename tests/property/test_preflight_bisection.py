@@ -208,6 +208,18 @@ def test_a_floor_finds_what_is_slow_with_everyone() -> None:
     assert verdict.unsettled == tuple(range(8))
 
 
+def test_one_partner_alone_names_nobody_however_often_they_were_slow() -> None:
+    bisection = Bisection(8)
+    sound = dict.fromkeys([(2, 3), (4, 5), (6, 7)], PACE_GB_S)
+    for _ in range(4):
+        bisection.record(sound | {(0, 1): 5.0})
+    bisection.record({(1, 2): PACE_GB_S})
+    verdict = bisection.verdict()
+    assert (verdict.slow, verdict.unsettled) == ((), (0,))
+    bisection.record({(0, 3): 5.0})
+    assert bisection.verdict().slow == (0,)
+
+
 def test_a_node_a_little_below_the_others_is_left_alone() -> None:
     assert found(FLEET, {7: 0.8}).slow == ()
     assert found(FLEET, {7: 0.8}, limits=BisectionLimits(slow_below=0.9)).slow == (7,)

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from free_ports import free_ports
+from hypothesis import given
+from hypothesis import settings as settings_of_law
+from hypothesis import strategies as st
 from nvml_node import wait_until
 
 from agents.preflight.bisection import BisectionLimits
 from agents.preflight.member import take_part
 from agents.preflight.pairs import MeterError, PairsError, PairsOutcome, PairsSettings, Peer, RoundOrder
 from agents.preflight.ring import Ring, RingError, Throttle, all_reduce, expected_sums, measure, own_words, size_of
-from agents.preflight.sealed import Doorkeeper, NotSealedError, SealedError, connect_sealed
+from agents.preflight.sealed import Doorkeeper, NotSealedError, SealedConnection, SealedError, connect_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +120,16 @@ def test_a_slow_member_sets_the_figure_of_all() -> None:
     figures = together(3, lambda place: measure(ring[place], 300_000, 1, soon(), throttle if place == 1 else None))
     # Nobody was faster than the one that was held, however slow this machine is.
     assert all(figure <= 0.0025 for figure in figures)
+
+
+def test_a_member_that_would_need_all_the_time_is_slow_and_not_unknown() -> None:
+    ring = rings(2)
+    throttle = Throttle(1_000_000)
+    # A thousand repeats would take more than the time; what was done by half of it counts.
+    figures = together(
+        2, lambda place: measure(ring[place], 100_000, 100_000, time.monotonic() + 6.0, throttle if place else None)
+    )
+    assert all(0 < figure <= 0.00125 for figure in figures)
 
 
 def test_changed_bytes_are_no_figure() -> None:
@@ -229,6 +242,25 @@ def test_a_caller_says_when_what_listens_is_no_preflight_or_nobody_does() -> Non
     listener.close()
     with pytest.raises(SealedError, match="refused"):
         connect_sealed("127.0.0.1", free_ports(1)[0], TOKEN, {}, soon() - WAIT_S + 0.2)
+
+
+@settings_of_law(max_examples=40, deadline=None)
+@given(
+    wire=st.one_of(
+        st.binary(max_size=200), st.binary(min_size=32, max_size=32).map(lambda seal: b"\0\0\0\2" + seal + b"{}")
+    )
+)
+def test_any_bytes_are_refused_and_nothing_else(wire: bytes) -> None:
+    one, other = socket.socketpair()
+    # Greetings cross, so one end has to be a thread's.
+    made = together(
+        2, lambda place: SealedConnection((one, other)[place], TOKEN, is_caller=place == 0, timeout_s=WAIT_S)
+    )
+    one.sendall(wire)
+    one.close()
+    with pytest.raises(SealedError):
+        made[1].receive(WAIT_S)
+    other.close()
 
 
 # --- All ranks ------------------------------------------------------------------------------------------------------
