@@ -41,6 +41,13 @@ class PartitionClock:
             self._fastest_ns = max(self._fastest_ns, event_time_ns)
             self._stale = True
 
+    def leave(self, source: str) -> None:
+        """A source is known to have stopped: it holds the time back no more, until it reaches another event time."""
+        last = self._latest.pop(source, None)
+        if last is not None:
+            del self._times[bisect_left(self._times, last)]
+            self._stale = True
+
     @property
     def time_ns(self) -> int:
         """The partition's time: never falls."""

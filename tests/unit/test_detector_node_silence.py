@@ -234,3 +234,26 @@ def test_the_engine_runs_it_on_statuses_unless_it_is_switched_off() -> None:
             seq = sent[one.node_id] = sent.get(one.node_id, -1) + 1
             records += engine.on_record(one.model_copy(update={"seq": seq}), position_of(one))
         assert [record.kind for record in records if isinstance(record, Finding)] == expected
+
+
+def time_after(statuses: Iterable[NodeStatus]) -> int:
+    """A partition's time, in seconds, after all statuses have come as they were sent."""
+    engine, sent = TelemetryEngine(SITE, 0, Roster()), dict[str, int]()
+    for one in sorted(statuses, key=lambda s: s.event_time_ns):
+        seq = sent[one.node_id] = sent.get(one.node_id, -1) + 1
+        engine.on_record(one.model_copy(update={"seq": seq}), position_of(one))
+    return (engine.time_ns - at(0)) // 1_000_000_000
+
+
+def test_a_node_that_is_called_silent_holds_back_the_time_of_a_small_partition_no_more() -> None:
+    assert 95 <= time_after(fleet(5, 130, {2: 100})) < 100
+    assert 135 <= time_after(fleet(5, 145, {2: 100})) < 145
+
+
+def test_a_node_that_lags_and_is_not_silent_holds_it_back() -> None:
+    assert time_after([*fleet(5, 145, {2: 120})]) < 120
+
+
+def test_a_node_that_is_back_holds_it_back_again() -> None:
+    back = [status(150, 2), status(155, 2)]
+    assert 150 <= time_after([*fleet(5, 175, {2: 100}), *back]) <= 156

@@ -53,6 +53,20 @@ def test_time_never_falls(heard: list[tuple[str, int]]) -> None:
         last = clock.time_ns
 
 
+def test_one_of_few_that_has_left_holds_nothing_back_until_it_is_heard_again() -> None:
+    clock = PartitionClock()
+    for source, at in (("a", 100 * S), ("b", 99 * S), ("silent", 60 * S)):
+        clock.observe(source, at)
+    assert clock.time_ns == 60 * S
+    clock.leave("silent")
+    clock.leave("never heard")
+    assert clock.time_ns == 99 * S
+    clock.observe("silent", 101 * S)
+    clock.observe("a", 110 * S)
+    clock.observe("b", 110 * S)
+    assert clock.time_ns == 101 * S
+
+
 def test_sources_that_left_long_ago_are_forgotten() -> None:
     clock = PartitionClock()
     clock.observe("gone", 0)
