@@ -476,6 +476,14 @@ def test_a_change_whose_answer_is_lost_is_not_made_again(mock: KubeMock, rig: Ri
     assert rig.take(1, kind="uncordon_node") == "applied"
 
 
+def test_a_drain_goes_on_when_the_answer_to_its_first_change_is_lost(mock: KubeMock, rig: Rig) -> None:
+    mock.add_pod("trainer-0", "node-1")
+    mock.broken = ["lost"]
+    assert rig.take(kind="drain_node") == "applied"
+    assert (mock.asked.count(("patch", "nodes")), mock.remaining("node-1")) == (1, set())
+    assert rig.take(1, kind="uncordon_node") == "applied"
+
+
 def test_a_server_that_stays_away_fails_the_command(tmp_path: Path) -> None:
     with KubeMock() as mock:
         rig = Rig(mock, tmp_path / "memory.sqlite")
