@@ -150,8 +150,9 @@ class Acts:
         return self._owned.get(target)
 
     def _own(self, act: Act, code: str | None) -> None:
-        if act.kind in TAKES and act.outcome == "applied" and code != "already_so":
-            # What was out before is whose it was.
+        # What was out before is whose it was; what is blocked is held, though not all has left it.
+        is_out = (act.outcome == "applied" and code != "already_so") or code == "blocked"
+        if act.kind in TAKES and is_out:
             self._owned[act.target] = act.command_id
         elif act.kind in _RETURNS and (act.outcome == "applied" or code == "not_ours"):
             self._owned.pop(act.target, None)

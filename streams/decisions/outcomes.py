@@ -1,8 +1,8 @@
 """What came of commands: results of actuators close the loop that an order opened.
 
-When no act of an incident is under way any more, it is `verifying` if one of them was carried out, else `open` again. Results are not signed: they come from whom the brokers let write that topic, and what follows from them
-can cost nobody a node that guards would not let go. A result of a command that did not go out from here, and one that says nothing
-new, changes nothing.
+When no act of an incident is under way any more, it is `verifying` if one of them was carried out, else `open` again. Results
+are not signed: they come from whom the brokers let write that topic, and what follows from them can cost nobody a node that
+guards would not let go. A result of a command that did not go out from here, and one that says nothing new, changes nothing.
 """
 
 from __future__ import annotations

@@ -412,6 +412,7 @@ def test_orders_count_for_the_blast_radius_whatever_is_said_to_have_come_of_them
         ("applied", "found_done", True),
         ("applied", "already_so", False),
         ("failed", "interrupted", False),
+        ("failed", "blocked", True),
         ("refused", "kill_switch", False),
         ("expired", "expired", False),
         ("", None, False),
