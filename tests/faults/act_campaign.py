@@ -43,6 +43,9 @@ SECOND_NS = 1_000_000_000
 TERM_S = 600.0
 """How long an order for a lost GPU or bad memory holds after the line that caused it."""
 
+MOST_REVIVALS = 100
+"""Processes that end by themselves, as a worker without brokers does; what never runs ends oftener."""
+
 VICTIMS = {"decisions": 2, "actuator": 2, "broker": 1}
 """Who is killed, and how often in proportion: after a broker all stand for ten to thirty seconds."""
 
@@ -131,8 +134,9 @@ class Processes:
         """Start what has ended, unless it is to stay away."""
         for name, process in self._running.items():
             if process.poll() is not None and time.monotonic() >= self._down_until.get(name, 0.0):
-                self.revived += name not in self._down_until
-                self._down_until.pop(name, None)
+                if self._down_until.pop(name, None) is None:
+                    self.revived += 1
+                    assert self.revived <= MOST_REVIVALS, f"{name} ends again and again; see {name}.log"
                 self.start(name)
 
     def end_all(self) -> None:
