@@ -44,6 +44,8 @@ class DecisionsWorker:
         """Everything that was appended to a topic, in the order of appending."""
         self.key_id: str | None = None
         """What signs from the next start on."""
+        self.words: tuple[str | None, ...] = (None, None, None, "key_expired", "bad_signature")
+        """What may be found of the signature of an approval."""
         self._site_id, self._rng, self._partition = site_id, rng, partition
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self._reference: dict[tuple[str, int], list[Record]] = defaultdict(list)
@@ -118,7 +120,7 @@ class DecisionsWorker:
         position = Position(topic, self._partition, offset, at_ns // 1_000_000)
         if isinstance(record, Approval):
             # As a worker's ring and clock may see it, and another time differently.
-            word = self._rng.choice([None, None, None, "key_expired", "bad_signature"])
+            word = self._rng.choice(self.words)
             outputs = self._engine.on_approval(record, word, position)
         else:
             outputs = self._engine.on_record(record, position)

@@ -60,7 +60,8 @@ class OpenIncident:
     """What people were told with its last order."""
     mended_by: str = ""
     """Kind of the last act that was carried out."""
-    mended_ns: int = -1
+    shows_from_ns: int = -1
+    """Its fault shows again where it does after this: the last act, or the pre-flight that was asked for after it."""
     check_due_ns: int = -1
     """When a pre-flight is to be asked for."""
     check_id: str = ""
@@ -68,13 +69,13 @@ class OpenIncident:
     return_id: str = ""
     """The command that gives the node back."""
     again_ns: int = -1
-    """When its fault showed after the act."""
+    """When its fault showed again."""
     recovered_ns: int = -1
     """When the rank kept pace again."""
 
     def came_again(self, finding: Finding) -> None:
         """A finding that would ask for an act by itself is about this incident's component."""
-        if finding.state == "open" and 0 <= self.mended_ns < finding.event_time_ns:
+        if finding.state == "open" and 0 <= self.shows_from_ns < finding.event_time_ns:
             self.again_ns = finding.event_time_ns
 
     def join(self, finding: Finding) -> None:

@@ -62,7 +62,7 @@ class Verification:
         """An act of an incident was carried out; what is on a lower rung than one before it is followed up with that one."""
         if RUNGS[kind] < RUNGS.get(incident.mended_by, 0):
             return
-        incident.mended_by, incident.mended_ns = kind, at_ns
+        incident.mended_by, incident.shows_from_ns = kind, at_ns
         incident.check_id, incident.again_ns = "", -1
         incident.check_due_ns = at_ns + CHECK_AFTER_NS if kind in _CHECKED else -1
 
@@ -147,7 +147,8 @@ class Verification:
             return self._climb(
                 incident, at_ns, f"its fault came again after {incident.mended_by}: it stays with the part"
             )
-        incident.check_due_ns = -1
+        # What showed before the pre-flight is what that is to judge.
+        incident.check_due_ns, incident.shows_from_ns, incident.again_ns = -1, at_ns, -1
         remedy = Remedy(incident.cause_class, "run_preflight", "node", "after_checkpoint", 24 * _HOUR_NS)
         followed, incident.check_id = self._orders.follow_up(
             incident, remedy, at_ns, "it is to be seen whether it is fit"

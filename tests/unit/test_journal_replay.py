@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from deciding import APPROVALS, RESULTS, approval, result
 from decisions_worker import DecisionsWorker
 from factories import SITE, at, finding, job, pci_of, placement, policy, uuid_of
 from typer.testing import CliRunner
@@ -289,6 +290,62 @@ def test_a_worker_without_a_snapshot_begins_its_journal_anew() -> None:
     worker.kill()
     assert [orjson.loads(value)["sequence"] for value in worker.recorded("decision")] == [0, 1, 0, 1]
     assert replay_journal(worker.lines).differences == []
+
+
+# --- Results and approvals --------------------------------------------------------------------------------------------
+
+
+def answered_lines(word: str | None = None) -> list[ArchiveLine]:
+    """A cordon that waits, consent to it, and that it was carried out, with a restart before the result is taken."""
+    worker = DecisionsWorker(SITE, random.Random(3))
+    worker.key_id, worker.words = "ed25519-a", (word,)
+    worker.publish(policy(mode="approve", settle_ns=3_000_000_000))
+    worker.kill()
+    marks(worker, 0)
+    worker.find(lost_gpu(3))
+    marks(worker, 10)
+    worker.snapshot()
+    waiting = orjson.loads(worker.recorded("command")[0])["command_id"]
+    worker.find(approval(12, waiting))
+    marks(worker, 20)
+    order = orjson.loads(worker.recorded("command")[-1])["command_id"]
+    worker.find(result(25, order))
+    worker.kill()
+    marks(worker, 40)
+    return worker.lines
+
+
+def test_results_and_approvals_come_out_again_byte_for_byte() -> None:
+    lines = answered_lines()
+    states = [line.value["state"] for line in lines if line.topic == INCIDENTS]
+    assert states[-1] == "verifying"
+    comparison = replay_journal(lines)
+    assert (comparison.differences, comparison.beyond) == ([], 0)
+    shuffled = lines[::2] + lines[1::2]
+    assert replay_journal(shuffled).differences == []
+
+
+def test_an_approval_that_did_not_count_is_refused_again_without_its_signature() -> None:
+    lines = answered_lines("bad_signature")
+    assert [line.value["mode"] for line in lines if line.topic == ACTIONS] == ["approve"]
+    assert replay_journal(lines).differences == []
+    forged = [
+        changed(line, detail={**line.value["detail"], "signature": "holds"})
+        if line.topic == JOURNAL and line.value["action"] == "approval_refused"
+        else line
+        for line in lines
+    ]
+    assert {difference.what for difference in replay_journal(forged).differences} >= {"not recorded"}
+
+
+@pytest.mark.parametrize("topic", [APPROVALS, RESULTS])
+def test_a_changed_or_missing_answer_is_told(topic: str) -> None:
+    lines = answered_lines()
+    index = of(lines, topic)[0]
+    other = [*lines]
+    other[index] = changed(lines[index], command_id="cmd-another")
+    assert replay_journal(other).differences != []
+    assert "its journal says that it was taken" in refused(without(lines, index))
 
 
 # --- Where a recording ends -------------------------------------------------------------------------------------------

@@ -112,6 +112,15 @@ def test_a_node_whose_fault_came_again_before_it_passed_is_for_people() -> None:
     assert (last(outputs).state, "came again" in last(outputs).summary) == ("open", True)
 
 
+def test_what_showed_before_the_pre_flight_was_asked_for_is_what_that_judges() -> None:
+    story = Story()
+    story.tell(lost(1, 7))
+    story.comes(10, the(story.until(6), "cordon_node"))
+    story.tell(lost(20, 7), lost(600, 7))
+    check = the(story.until(625), "run_preflight")
+    assert the(story.comes(700, check, code="fit"), "uncordon_node").mode == "auto"
+
+
 def test_a_node_with_another_incident_is_not_given_back() -> None:
     story, check = cordoned()
     other = Subject(level="gpu", node_id="node-7", pci_bus_id="0000:20:00")
