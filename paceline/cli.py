@@ -80,12 +80,12 @@ def worker(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Key that signs commands; read by role decisions alone.", envvar="PACELINE_SIGNING_KEY"),
     ] = None,
-    announce: Annotated[bool, typer.Option(hidden=True)] = False,
-) -> None:
     keyring: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="Ring by which approvals are checked, in role decisions.", envvar="PACELINE_KEYRING"),
     ] = None,
+    announce: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
     """The Faust processors of one role, or of all three in processes of their own."""
     from paceline.worker_command import worker_command
 
