@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streams.decisions.acts import COSTS_A_NODE
+from streams.decisions.acts import COSTS_A_NODE, GIVES_BACK
 from streams.decisions.remedies import Remedy, remedy_for_class, remedy_for_code
 from streams.decisions.repeats import AppCodeRepeats
 from streams.decisions.storms import Storms
@@ -137,11 +137,12 @@ class DeviceFaults:
         return self._orders.order(incident, remedy_for_class(incident.cause_class), finding.event_time_ns)
 
     def _waits_for_others(self, finding: Finding, remedy: Remedy) -> bool:
-        """Whether a fault would have somebody take a node out: then it is first seen how many fail at once."""
+        """Whether a fault is told of where somebody may take nodes out: then it is first seen how many fail at once."""
         node_id = finding.subject.node_id
-        if node_id is None or remedy.kind not in COSTS_A_NODE or finding.state != "open":
+        if node_id is None or finding.state != "open" or remedy.kind in GIVES_BACK:
             return False
-        return self._orders.may_go_out(remedy.kind, node_id)
+        # What asks for less than a node, or for nothing, is one incident with the rest of a storm too.
+        return self._orders.may_go_out(remedy.kind if remedy.kind in COSTS_A_NODE else "cordon_node", node_id)
 
     def _judge(self, finding: Finding, remedy: Remedy | None, at_ns: int) -> list[Record]:
         """Open an incident for a fault, or join the one that its part has, and order what answers it."""

@@ -1,6 +1,7 @@
 """Device faults that would cost nodes, held for a moment: many nodes at once have one cause, and it is none of them.
 
-A fault is given out when all sources are `GATHER_NS` past it. Then it is known how many nodes failed around it: from the limit
+A fault is given out when all sources are `GATHER_NS` past it; one that comes only when it has settled waits so much longer, as its
+neighbours do. Then it is known how many nodes failed around it: from the limit
 of the guard `common_mode` on they are a storm, which is one incident without a culprit and without an act, until nothing was
 added to it for the guard's span. Held faults come in order of (event time, id), so that it makes no difference which was
 read first. Plain data; no clock.
@@ -73,8 +74,9 @@ class Storms:
         """
         limits, is_on = guard_limits(policy, "common_mode"), is_guard_on(policy, "common_mode")
         span_ns = round(limits["span_ns"])
-        due = [finding for finding in self._held if finding.event_time_ns + GATHER_NS <= passed_ns]
-        self._held = [finding for finding in self._held if finding.event_time_ns + GATHER_NS > passed_ns]
+        settle_ns = policy.settle_ns if policy is not None else 0
+        due = [finding for finding in self._held if _due_ns(finding, settle_ns) <= passed_ns]
+        self._held = [finding for finding in self._held if _due_ns(finding, settle_ns) > passed_ns]
         released: list[Released] = []
         for finding in sorted(due, key=lambda finding: (finding.event_time_ns, finding.finding_id)):
             at_ns = finding.event_time_ns + GATHER_NS
@@ -119,3 +121,8 @@ class Storms:
         """Replace the state by a snapshot's."""
         self._held, self._seen = list(snapshot["held"]), dict(snapshot["seen"])
         self._last_ns = snapshot["last_ns"]
+
+
+def _due_ns(finding: Finding, settle_ns: int) -> int:
+    """When all that happened until `GATHER_NS` after a fault has come: urgent faults at once, all others settle first."""
+    return finding.event_time_ns + GATHER_NS + (0 if finding.urgent else settle_ns)

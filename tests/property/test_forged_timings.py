@@ -1,8 +1,8 @@
 """A tenant who forges step timings costs nobody a node, even under a policy that would take one for every word of his.
 
 Timings are drawn as a tenant could write them who knows the rules: any rank slow by any factor, always or now and then, with any
-part of it called host or data time. The policy is the worst there can be: every class that he can
-bring about asks for a cordon, and every command goes out.
+part of it called host or data time. The policy is the worst there can be: every class that he can bring about asks for a cordon,
+and every command goes out.
 """
 
 from __future__ import annotations
