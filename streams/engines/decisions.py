@@ -8,7 +8,6 @@ the order of the log, at once. All others are taken when every detector partitio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Evidence, Finding, ProgressMark, Subject
@@ -23,6 +22,7 @@ from streams.decisions.consequences import Consequences
 from streams.decisions.device_faults import FAULT_KINDS, SECOND_SIGNS, DeviceFaults
 from streams.decisions.figures import check_figures
 from streams.decisions.hang import HANG_KINDS, HangIncidents
+from streams.decisions.held import Held, edge_of, hold_answer, hold_finding
 from streams.decisions.incidents import IncidentBook
 from streams.decisions.job_level import JOB_LEVEL_CLASSES, JobLevel
 from streams.decisions.journal import Journal, in_journal_order
@@ -68,7 +68,7 @@ class DecisionsEngine:
 
     def __init__(self, site_id: str, roster: Roster, key_id: str | None = None) -> None:
         self._roster = roster
-        self._settled: SettledOrder[_Held] = SettledOrder(DEFAULT_SETTLE_NS)
+        self._settled: SettledOrder[Held] = SettledOrder(DEFAULT_SETTLE_NS)
         self._names = DeviceNames()
         self._observations = Observations()
         self._journal = Journal(site_id)
@@ -127,12 +127,12 @@ class DecisionsEngine:
             if not record.command_id.startswith(COMMAND_PREFIX):
                 # About a message that was no command of anybody.
                 return []
-            self._hold(_Held(record, source, _arrival_ns(record, position)))
+            self._hold(hold_answer(record, position))
             return []
         if position is not None and position.offset <= self._folded:
             # It comes again after a restart, because it was held: nothing is released before all of those are back.
             if isinstance(record, Finding) and not record.urgent:
-                self._hold(_Held(record, source, record.event_time_ns))
+                self._hold(hold_finding(record, source))
             return []
         self._journal.source = source
         at_ns = event_time_of(record) or 0
@@ -147,7 +147,7 @@ class DecisionsEngine:
             if record.urgent:
                 outputs += self._take(record, source, "urgent")
             else:
-                self._hold(_Held(record, source, record.event_time_ns))
+                self._hold(hold_finding(record, source))
         return outputs + self._faults.decide(self._settled.lowest_ns) + self._settle()
 
     def on_approval(self, approval: Approval, signature: str | None, position: Position | None = None) -> list[Record]:
@@ -158,8 +158,7 @@ class DecisionsEngine:
             signature: why its signature does not count, in a word; None for one that holds.
             position: where it stands.
         """
-        source = position.evidence() if position is not None else None
-        self._hold(_Held(approval, source, _arrival_ns(approval, position), signature))
+        self._hold(hold_answer(approval, position, signature))
         return []
 
     def flush(self) -> list[Record]:
@@ -167,7 +166,7 @@ class DecisionsEngine:
         outputs = self._faults.decide(2**63) + self._settle(everything=True)
         return outputs + self._decide_waiting(2**63) + self._faults.decide(2**63)
 
-    def _hold(self, held: _Held) -> None:
+    def _hold(self, held: Held) -> None:
         """Hold a record until its time has settled, unless it was taken already: then it would only make others earlier."""
         if held.edge not in self._taken:
             self._settled.add(held.at_ns, held.edge, held)
@@ -192,9 +191,9 @@ class DecisionsEngine:
         return outputs + self._decide_waiting(self._settled.settled_ns)
 
     def _take(self, finding: Finding, source: Evidence | None, lane: str) -> list[Record]:
-        if _edge(finding) in self._taken:
+        if edge_of(finding) in self._taken:
             return []
-        self._remember(_edge(finding), finding.event_time_ns)
+        self._remember(edge_of(finding), finding.event_time_ns)
         self._learn(finding.subject)
         followed: list[Record] = []
         if finding.kind in FAULT_KINDS:
@@ -223,7 +222,7 @@ class DecisionsEngine:
         entry = self._journal.entry("finding_taken", finding.finding_id, finding.event_time_ns, lane, source, followed)
         return in_journal_order([entry], followed)
 
-    def _take_result(self, result: ActionResult, held: _Held) -> list[Record]:
+    def _take_result(self, result: ActionResult, held: Held) -> list[Record]:
         followed, is_news = self._outcomes.take(result, held.at_ns)
         # What changes nothing is told too: to take it, what was due before it was decided.
         detail = {
@@ -237,7 +236,7 @@ class DecisionsEngine:
         )
         return in_journal_order([entry], followed)
 
-    def _take_approval(self, approval: Approval, held: _Held) -> list[Record]:
+    def _take_approval(self, approval: Approval, held: Held) -> list[Record]:
         verdict = self._consents.take(approval, held.signature, held.at_ns, self._orders)
         followed = list(verdict.followed)
         detail = {"approver": approval.approver, "signature": held.signature or "holds"}
@@ -364,33 +363,3 @@ class DecisionsEngine:
         self._recurrence.restore(snapshot.get("recurrence", []))
         self._taken = dict(snapshot["taken"])
         self._journal.restore(snapshot["journal"])
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A record that waits until its time has settled, with its place and that time."""
-
-    record: Finding | ActionResult | Approval
-    source: Evidence | None
-    at_ns: int
-    signature: str | None = None
-
-    @property
-    def edge(self) -> str:
-        """What tells it from all others, and is the same when it is read again."""
-        if isinstance(self.record, Finding):
-            return _edge(self.record)
-        if self.source is None:
-            return f"{self.record.record}:{self.record.command_id}:{self.record.event_time_ns}"
-        return f"{self.source.topic}:{self.source.offset}"
-
-
-def _arrival_ns(record: ActionResult | Approval, position: Position | None) -> int:
-    """When a record counts: not before the brokers had it, so that it never comes before what it answers."""
-    append_ns = position.append_ms * 1_000_000 if position is not None else 0
-    return max(record.event_time_ns, append_ns)
-
-
-def _edge(finding: Finding) -> str:
-    """A finding's opening and its clearing are two statements under one id."""
-    return f"{finding.finding_id}:{finding.state}"
