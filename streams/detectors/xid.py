@@ -177,5 +177,6 @@ class XidCodes:
     def restore(self, snapshot: dict[str, object]) -> None:
         """Replace the state by a snapshot's."""
         told: dict[str, Any] = snapshot
-        self._episodes.restore(told["episodes"])
-        self._nodes = {name: _Node(*fields) for name, fields in told["nodes"].items()}
+        # Before nodes were remembered a snapshot was that of the episodes.
+        self._episodes.restore(told.get("episodes", told))
+        self._nodes = {name: _Node(*fields) for name, fields in told.get("nodes", {}).items()}
