@@ -220,6 +220,27 @@ def test_one_partner_alone_names_nobody_however_often_they_were_slow() -> None:
     assert bisection.verdict().slow == (0,)
 
 
+def test_a_partner_that_was_never_at_pace_bears_no_witness() -> None:
+    bisection = Bisection(8)
+    sound = dict.fromkeys([(3, 4), (5, 6)], PACE_GB_S)
+    for other in (1, 2, 1, 2):
+        bisection.record(sound | {(0, other): 5.0})
+    verdict = bisection.verdict()
+    assert (verdict.slow, verdict.unsettled) == ((), (0, 1, 2))
+
+
+def test_a_link_that_was_slow_once_is_not_named_before_it_was_measured_again() -> None:
+    bisection = Bisection(8)
+    bisection.record({(0, 1): 5.0, (2, 3): PACE_GB_S, (4, 5): PACE_GB_S, (6, 7): PACE_GB_S})
+    bisection.record({(0, 7): PACE_GB_S, (1, 2): PACE_GB_S, (3, 4): PACE_GB_S, (5, 6): PACE_GB_S})
+    assert bisection.verdict().slow_links == ()
+    for _ in range(2):
+        assert (0, 1) in bisection.next_round()
+        bisection.record({(0, 1): 5.0})
+    assert bisection.next_round() == ()
+    assert bisection.verdict().slow_links == ((0, 1),)
+
+
 def test_a_node_a_little_below_the_others_is_left_alone() -> None:
     assert found(FLEET, {7: 0.8}).slow == ()
     assert found(FLEET, {7: 0.8}, limits=BisectionLimits(slow_below=0.9)).slow == (7,)
