@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import finding
+from typer.testing import CliRunner
 from worker_processes import WorkerProcesses
 
 from deploy.topics import apply_topics
+from paceline.cli import app
 from schemas.codec import decode
 from schemas.findings import ProgressMark, Subject
 from schemas.fleet import Policy
@@ -30,14 +32,14 @@ S = 1_000_000_000
 
 @pytest.mark.needs_broker
 def test_a_command_is_ordered_once_by_the_consent_of_a_person(
-    own_kafka: Broker, sender_to: Any, read_topics: Any, run_paceline: Any, tmp_path: Path
+    own_kafka: Broker, sender_to: Any, read_topics: Any, tmp_path: Path
 ) -> None:
     servers = own_kafka.bootstrap_servers
     apply_topics(servers, 4, 1, has_admin=own_kafka.has_admin)
     ring, signing, ada = tmp_path / "ring.json", tmp_path / "decisions.key", tmp_path / "ada.key"
     for options in (["--key", signing], ["--key", ada, "--purpose", "approvals", "--holder", "ada"]):
-        made = run_paceline("keys", "new", "--ring", str(ring), *map(str, options))
-        assert made.returncode == 0, made.stderr
+        made = CliRunner().invoke(app, ["keys", "new", "--ring", str(ring), *map(str, options)])
+        assert made.exit_code == 0, made.output
     sender = sender_to(servers)
 
     def say(record: Any) -> None:
@@ -55,8 +57,8 @@ def test_a_command_is_ordered_once_by_the_consent_of_a_person(
         raise AssertionError(f"nothing of the kind on {topic}: {[m.value() for m in read_topics(servers, topic)]}")
 
     def consents(*options: str) -> None:
-        given = run_paceline("approve", *options, "--bootstrap", servers, "--site", SITE)
-        assert given.returncode == 0, given.stderr
+        given = CliRunner().invoke(app, ["approve", *options, "--bootstrap", servers, "--site", SITE])
+        assert given.exit_code == 0, given.output
 
     say(
         Policy(
