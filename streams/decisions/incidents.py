@@ -73,6 +73,10 @@ class OpenIncident:
     recovered_ns: int = -1
     """When the rank kept pace again."""
 
+    def lost_until_ns(self, at_ns: int) -> int:
+        """Until when its job lost time by it, as far as that is known at a time."""
+        return self.recovered_ns if self.recovered_ns >= 0 else at_ns
+
     def came_again(self, finding: Finding) -> None:
         """A finding that would ask for an act by itself is about this incident's component."""
         if finding.state == "open" and 0 <= self.shows_from_ns < finding.event_time_ns:

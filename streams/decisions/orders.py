@@ -107,6 +107,9 @@ class Orders:
             incident = self._book.on(one.component)
             if incident is None or (incident.incident_id, incident.cause_class) != (one.incident_id, one.cause_class):
                 continue
+            if incident.mended_by:
+                # What came of that act is followed up, and not asked for once more.
+                continue
             remedy = remedy_for_class(one.cause_class, self._roster.policy)
             news = "it goes on, and has cost what the act would"
             followed = [
@@ -154,7 +157,7 @@ class Orders:
             at_ns: event time of the change.
             news: what made it change, for people.
         """
-        lost = self._desk.gpu_hours_lost(incident, at_ns, self._roster)
+        lost = self._desk.gpu_hours_lost(incident, incident.lost_until_ns(at_ns), self._roster)
         record = self._book.record(incident, incident.state, at_ns, incident.advice, lost)
         return record.model_copy(update={"summary": f"{record.summary}; {news}"}) if news else record
 
@@ -245,7 +248,7 @@ class Orders:
 
     def resolved(self, incident: OpenIncident, at_ns: int) -> Record:
         """The end of an incident, with what it has cost."""
-        lost = self._desk.gpu_hours_lost(incident, at_ns, self._roster)
+        lost = self._desk.gpu_hours_lost(incident, incident.lost_until_ns(at_ns), self._roster)
         return self._book.record(incident, "resolved", at_ns, "", lost)
 
     def _outcome_of(self, command_id: str) -> str | None:

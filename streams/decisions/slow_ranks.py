@@ -85,6 +85,7 @@ class SlowRanks:
             incident.values = dict(finding.values)
         incident.join(finding)
         incident.came_again(finding)
+        incident.recovered_ns = -1
         incident.slowdown = finding.slowdown
         incident.job_id = finding.job_id
         incident.values = incident.values or dict(finding.values)

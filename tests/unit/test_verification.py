@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deciding import APPROVALS, RESULTS, approval, engine_of, fed, lost, mark, of, orders, result
-from factories import finding
+from factories import finding, job
 
 from schemas.findings import Subject
 from schemas.fleet import RulePolicy
@@ -219,6 +219,10 @@ def test_a_pre_flight_may_wait_for_consent_and_counts_all_the_same() -> None:
 FIGURES = {"excess_us": 90_000, "step_time_us": 300_000}
 
 
+def a_job(engine: DecisionsEngine) -> None:
+    engine._roster.take(job(8, job_id="job-1"))
+
+
 def slow(second: float, node: str, rank: int = 1, state: str = "open", onset_s: float | None = None) -> Any:
     seat = Subject(level="rank", job_id="job-1", rank=rank, node_id=node, gpu_uuid=f"GPU-{node}")
     return finding(
@@ -244,6 +248,17 @@ def drained(node: str = "node-3") -> tuple[Story, Command, list[Record]]:
     drain = the(outputs, "drain_node")
     assert drain.mode == "auto"
     return story, drain, outputs
+
+
+def test_a_job_loses_nothing_more_once_its_rank_keeps_pace_again() -> None:
+    story, drain, _ = drained()
+    a_job(story.engine)
+    story.comes(50, drain)
+    story.tell(slow(100, "node-3", state="cleared", onset_s=5))
+    told = last(story.until(120))
+    check = the(story.until(700), "run_preflight")
+    over = last(story.comes(740, the(story.comes(720, check, code="fit"), "uncordon_node")))
+    assert over.gpu_hours_lost == told.gpu_hours_lost == pytest.approx(8 * 95 / 3600 * 0.3, rel=1e-4)
 
 
 def test_a_rank_that_keeps_pace_again_does_not_end_the_incident_while_its_node_is_out() -> None:
