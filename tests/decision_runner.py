@@ -34,13 +34,23 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
 
-__all__ = ["Story", "commands_of", "load", "outputs_of", "policy_of", "unmet_of"]
+__all__ = [
+    "AFTER_S",
+    "Story",
+    "catalogue_classes",
+    "commands_of",
+    "load",
+    "outputs_of",
+    "policy_of",
+    "steps_of",
+    "unmet_of",
+]
 
 KEY_ID = "ed25519-1"
 _SHARED = {"summary", "site", "job", "policy", "fires", "look_alike"}
 _PARTS = ("kernel", "status", "finding", "slow", "result", "order", "restart", "again")
 _KINDS = {"incident": "incident", "command": "command", "held": "held"}
-_AFTER_S = 40
+AFTER_S = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,8 @@ class _Run:
         self._said: list[Record] = []
 
     def outputs(self) -> list[Record]:
-        steps = sorted(_steps(self._story), key=lambda step: step.second)
-        until_s = self._story.told.get("until_s") or (steps[-1].second + _AFTER_S if steps else _AFTER_S)
+        steps = sorted(steps_of(self._story), key=lambda step: step.second)
+        until_s = self._story.told.get("until_s") or (steps[-1].second + AFTER_S if steps else AFTER_S)
         second = 0
         for step in steps:
             while second < step.second:
@@ -259,7 +269,8 @@ def _job_records(told: dict[str, Any], gpus: int) -> list[Record]:
     return records
 
 
-def _steps(story: Story) -> Iterator[_Step]:
+def steps_of(story: Story) -> Iterator[_Step]:
+    """What reaches the engines, section by section."""
     told, gpus = story.told, {"gpus": 8, **story.site}["gpus"]
     for place in story.jobs:
         if place.get("from_s"):

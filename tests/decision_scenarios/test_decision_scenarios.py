@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from decision_runner import Story, catalogue_classes, commands_of, load, outputs_of, policy_of, unmet_of
+from decision_runner import (
+    AFTER_S,
+    Story,
+    catalogue_classes,
+    commands_of,
+    load,
+    outputs_of,
+    policy_of,
+    steps_of,
+    unmet_of,
+)
 
 from schemas import catalog
 from schemas.fleet import FailurePolicy, RulePolicy
@@ -40,6 +51,21 @@ def test_what_a_story_expects_comes_out(path: Path, part: int) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_look_alike_says_what_must_not_be(path: Path) -> None:
     assert any(name.startswith("no_") for name in stories(path)[1].told["expect"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_restart_of_the_decisions_role_changes_nothing_that_comes_out(path: Path) -> None:
+    for story in stories(path):
+        plain = outputs_of(story)
+        for second in (20.7, 26.5, 61.5):
+            restarts = [*story.told.get("restart", ()), {"at_s": second}]
+            again = outputs_of(replace(story, told={"until_s": _until_s(story), **story.told, "restart": restarts}))
+            assert [record.model_dump_json() for record in again] == [record.model_dump_json() for record in plain]
+
+
+def _until_s(story: Story) -> float:
+    """The end of a story as it is without a restart."""
+    return max((step.second for step in steps_of(story)), default=0) + AFTER_S
 
 
 def noticed(name: str, unmet: Callable[[Story], list[str]]) -> str | None:
