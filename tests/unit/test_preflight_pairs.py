@@ -328,28 +328,21 @@ def test_a_rank_that_dies_costs_its_own_figures_and_hangs_nobody() -> None:
         def measure(self, order: RoundOrder, own: int) -> float | None:
             raise ConnectionAbortedError
 
-    found = outcomes_with_a_death(base, Dies())
+    def dies() -> None:
+        with pytest.raises(ConnectionAbortedError):
+            take_part(replace(base, rank=3, name="node-3", backend="nccl"), {"nccl": Dies()})
+
+    thread = threading.Thread(target=dies, daemon=True)
+    thread.start()
+    others = {rank: (own, {"nccl": Told({})}) for rank, own in ranks_of(base, backend="nccl").items() if rank != 3}
+    found = outcomes(others)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
     first = found[0]
     assert isinstance(first, PairsOutcome)
     assert first.verdict.unmeasured == (3,)
     assert "has hung up" in first.reasons[3]
     assert first.verdict.at_pace == (0, 1, 2)
-
-
-def outcomes_with_a_death(base: PairsSettings, meter: Meter) -> dict[int, PairsOutcome | Exception]:
-    own = replace(base, rank=3, name="node-3", backend="nccl")
-
-    def dies() -> None:
-        with pytest.raises(ConnectionAbortedError):
-            take_part(own, {"nccl": meter})
-
-    thread = threading.Thread(target=dies, daemon=True)
-    thread.start()
-    others = {r: (s, {"nccl": Told({})}) for r, s in ranks_of(base, backend="nccl").items() if r != 3}
-    found = outcomes(others)
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
-    return found
 
 
 def test_a_second_rank_of_a_number_and_one_of_another_size_are_turned_away() -> None:
