@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from schemas.steps import StepTiming
 
+    _Seating = tuple[NDArray[np.int64], NDArray[np.int64] | slice, tuple[str, ...]]
+
 __all__ = ["STEP_COLUMNS", "ClosedStep", "Collective", "StepJoin", "StepJoinConfig", "fill_own", "instances"]
 
 STEP_COLUMNS = (
@@ -65,6 +67,7 @@ class StepJoinConfig:
 
 _COLUMN_OF = {name: attrgetter(name) for name in STEP_COLUMNS}
 _RANKS = attrgetter("rank")
+_NODE = attrgetter("node_id")
 _ORDER = attrgetter("node_id", "agent_session", "seq")
 
 
@@ -161,6 +164,8 @@ class StepJoin:
         self._recent: deque[_Closed] = deque(maxlen=self._config.remembered_steps)
         self._step_times_us: deque[int] = deque(maxlen=33)
         self._collectives = CollectiveJoin()
+        self._seating: tuple[tuple[list[Any], list[str]], _Seating] | None = None
+        """What followed from the ranks and nodes of the last step; derived, in no snapshot."""
         self.repeats = 0
 
     @property
@@ -200,6 +205,24 @@ class StepJoin:
         state.latest_ns = max(state.latest_ns, at_ns)
         state.waits_ns = max(state.waits_ns, time_ns if time_ns - at_ns > self._config.idle_ns else at_ns)
         return True
+
+    def may_close(self, time_ns: int, expected: int | None) -> bool:
+        """Whether `close` may find something: no open step is complete, and none has waited for the lateness bound, if not.
+
+        Asked at every share, of which all but the last of a step leave it open.
+
+        Args:
+            time_ns: as for `close`.
+            expected: as for `close`.
+        """
+        if len(self._open) > self._config.open_steps:
+            return True
+        for state in self._open.values():
+            if expected is not None and len(state.ranks) >= expected:
+                return True
+            if time_ns - state.waits_ns >= self._config.lateness_ns:
+                return True
+        return False
 
     def close(
         self, time_ns: int, expected: int | None, members: frozenset[int], final: bool = False
@@ -245,12 +268,7 @@ class StepJoin:
     def _assemble(self, step: int, state: _Open, expected: int | None, missing: frozenset[int]) -> ClosedStep:
         # Sorted, so that of two unequal reports of one rank the same one counts whatever came first.
         timings = sorted(state.timings, key=_ORDER)
-        rank = np.fromiter(chain.from_iterable(map(_RANKS, timings)), dtype=np.int64)
-        first: NDArray[np.int64] | slice = slice(None)
-        nodes = tuple(chain.from_iterable(repeat(t.node_id, len(t.rank)) for t in timings))
-        if not (np.diff(rank) > 0).all():
-            rank, first = np.unique(rank, return_index=True)
-            nodes = tuple(map(nodes.__getitem__, first.tolist()))
+        rank, first, nodes = self._seating_of(timings)
         columns = {name: column[first] for name, column in _columns(timings).items()}
         collectives = self._collectives.of(timings, first)
         fill_own(columns)
@@ -270,6 +288,21 @@ class StepJoin:
             expected=expected if expected is not None else len(rank),
             first_offset=state.first_offset,
         )
+
+    def _seating_of(self, timings: Sequence[StepTiming]) -> _Seating:
+        """Ranks in order, their places among the ranks of all shares, and their nodes: the same in nearly all steps."""
+        told = list(map(_RANKS, timings)), list(map(_NODE, timings))
+        if self._seating is None or self._seating[0] != told:
+            rank = np.fromiter(chain.from_iterable(told[0]), dtype=np.int64)
+            first: NDArray[np.int64] | slice = slice(None)
+            nodes = tuple(
+                chain.from_iterable(repeat(node_id, len(ranks)) for ranks, node_id in zip(*told, strict=True))
+            )
+            if not (np.diff(rank) > 0).all():
+                rank, first = np.unique(rank, return_index=True)
+                nodes = tuple(map(nodes.__getitem__, first.tolist()))
+            self._seating = told, (rank, first, nodes)
+        return self._seating[1]
 
     @property
     def first_open_offset(self) -> int | None:

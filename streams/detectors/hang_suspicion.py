@@ -123,6 +123,11 @@ class JobProgress:
         return self._fastest_ns
 
     @property
+    def still_for_ns(self) -> int:
+        """How far that is after the last news of progress."""
+        return self._fastest_ns - self._news_ns
+
+    @property
     def last_step(self) -> int | None:
         """The highest step that was reported."""
         return self._highest_step if self._highest_step >= 0 else None
@@ -197,7 +202,7 @@ class JobProgress:
 
     def due_ns(self, thresholds: HangThresholds) -> int | None:
         """When a suspicion will be due if nothing moves, or None: not yet to be told, masked, or it stands already."""
-        if self.onset_ns is not None or self._fastest_ns - self._news_ns < thresholds.margin_ns:
+        if self.onset_ns is not None or self.still_for_ns < thresholds.margin_ns:
             return None
         limit_ns = self.limit_ns(thresholds)
         if limit_ns is None or self._is_masked():
@@ -314,5 +319,6 @@ def _gone(record: RankProgress) -> tuple[int, ...]:
 def _step_us(timing: StepTiming) -> int:
     """The longest that a rank took, or that the step does not count. After a checkpoint training goes on at once."""
     if timing.phase == "train":
-        return max((us for us in timing.step_us if us is not None), default=0)
+        column = timing.step_us
+        return max(column) if None not in column else max((us for us in column if us is not None), default=0)  # type: ignore[type-var, return-value]
     return _MASKED if timing.phase == "checkpoint" else _MASKED_RUN

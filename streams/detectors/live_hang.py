@@ -87,6 +87,14 @@ class LiveHang:
             return self._progress.due_ns(limits)
         return self._verdict_due_ns(roster, limits) if self._digests.is_waiting else None
 
+    def may_say(self, policy: Policy | None) -> bool:
+        """Whether `turn` may have anything to say or to forget: seldom, while a job makes progress."""
+        return (
+            self._progress.onset_ns is not None
+            or len(self._digests) > 0
+            or self._progress.still_for_ns >= self._limits.of(policy).margin_ns
+        )
+
     def turn(
         self,
         roster: JobRoster,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobsEngine"]
 
+_REPORTS = (StepTiming, RankProgress)
 _SLOWEST = 5
 _SWEEP_NS = 1_000_000_000
 _TOPIC = topic_of(StepTiming).name
@@ -121,18 +122,21 @@ class JobsEngine:
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return results, findings and marks."""
         is_again = position.offset <= self._folded.get(position.topic, -1)
+        if isinstance(record, _REPORTS):
+            return self._on_report(record, position, is_again)
         if isinstance(record, CollectiveDigest):
             return self._on_digest(record, position, is_again)
-        if not isinstance(record, StepTiming | RankProgress):
-            return []
+        return []
+
+    def _on_report(self, record: StepTiming | RankProgress, position: Position, is_again: bool) -> list[Record]:
         state = self._state(record.job_id, record.epoch)
         at_ns = reached_ns(record.event_time_ns, position)
-        if isinstance(record, StepTiming) and not state.join.add(
-            record, position.offset, at_ns, 0 if is_again else self._clock.time_ns
-        ):
-            self._late.append((record, position))
-        elif isinstance(record, StepTiming):
-            state.bandwidth.on_timing(record)
+        timing = record if isinstance(record, StepTiming) else None
+        if timing is not None:
+            if state.join.add(timing, position.offset, at_ns, 0 if is_again else self._clock.time_ns):
+                state.bandwidth.on_timing(timing)
+            else:
+                self._late.append((timing, position))
         if is_again:
             # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
@@ -149,8 +153,8 @@ class JobsEngine:
                 outputs += self._close(job_id, epoch)
                 if self._jobs[(job_id, epoch)].hang.is_suspected:
                     outputs += self._look_at_hang(job_id, epoch, position)
-        elif isinstance(record, StepTiming):
-            outputs = self._close(record.job_id, record.epoch)
+        elif timing is not None:
+            outputs = self._close(timing.job_id, timing.epoch)
         outputs += self._look_at_hang(record.job_id, record.epoch, position)
         return outputs + self._mark()
 
@@ -187,9 +191,9 @@ class JobsEngine:
 
     def _look_at_hang(self, job_id: str, epoch: int, position: Position | None) -> list[Record]:
         """What is to be said of a job that makes no progress; without a position the input has ended."""
-        if self._awaited_offset >= 0 and position is not None:
-            return []
         hang = self._jobs[(job_id, epoch)].hang
+        if (self._awaited_offset >= 0 and position is not None) or not hang.may_say(self._roster.policy):
+            return []
         return list(
             hang.turn(
                 self._roster.job(job_id, epoch),
@@ -201,9 +205,10 @@ class JobsEngine:
 
     def _state(self, job_id: str, epoch: int) -> _JobState:
         key = (job_id, epoch)
-        if key not in self._jobs:
+        state = self._jobs.get(key)
+        if state is None:
             site = self._site_id
-            self._jobs[key] = _JobState(
+            state = self._jobs[key] = _JobState(
                 StepJoin(self._join_config),
                 Straggler(site),
                 MfuRules(site),
@@ -218,12 +223,14 @@ class JobsEngine:
                 UnevenWork(site),
                 BandwidthWindows(),
             )
-        return self._jobs[key]
+        return state
 
     def _close(self, job_id: str, epoch: int, final: bool = False) -> list[Record]:
         state = self._jobs[(job_id, epoch)]
         roster = self._roster.job(job_id, epoch)
         outputs: list[Record] = []
+        if not final and not state.join.may_close(self._clock.time_ns, roster.expected):
+            return outputs
         for step in state.join.close(self._clock.time_ns, roster.expected, roster.members, final):
             outputs += self._judge(state, step, roster)
         return outputs
