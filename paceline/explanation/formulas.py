@@ -132,6 +132,7 @@ FORMULAS: dict[str, Formula] = {
         (
             "the code of a kernel line is looked up in the catalogue: fatal is critical, degraded a warning, others info",
             "a line that a user process may have written, and an unknown code, are observed only",
+            "so is what a node says within maintenance_ns of its maintenance, within boot_ns of a new boot, and of an earlier boot",
             "equal codes of one device within a minute of the last are one episode",
         )
     ),
