@@ -38,24 +38,24 @@ class Checkpoints:
 
     def read(self, step: int, shard: str) -> bytes:
         """A shard of a whole checkpoint."""
-        return (self._at(step) / shard).read_bytes()
+        return (self.place(step) / shard).read_bytes()
 
     def write(self, step: int, shard: str, payload: bytes) -> None:
         """Put a shard on the disk."""
-        self._at(step).mkdir(parents=True, exist_ok=True)
+        self.place(step).mkdir(parents=True, exist_ok=True)
         sync_directory(self._directory)
-        write_whole(self._at(step) / shard, payload)
+        write_whole(self.place(step) / shard, payload)
 
     def complete(self, step: int, shards: Sequence[str]) -> None:
         """Say that a checkpoint is whole: every shard is on the disk, whoever wrote it."""
-        sizes = {shard: (self._at(step) / shard).stat().st_size for shard in shards}
-        write_object(self._at(step) / _MARKER, {"step": step, "bytes_by_shard": sizes})
+        sizes = {shard: (self.place(step) / shard).stat().st_size for shard in shards}
+        write_object(self.place(step) / _MARKER, {"step": step, "bytes_by_shard": sizes})
 
     def drop_behind(self, step: int | None) -> None:
         """Take away what comes after a step: parts that a run left which ended before they were whole."""
         for other in self._steps():
             if step is None or other > step:
-                shutil.rmtree(self._at(other))
+                shutil.rmtree(self.place(other))
 
     def keep(self, count: int) -> None:
         """Take away all but the latest whole ones, and what is older than those."""
@@ -63,16 +63,16 @@ class Checkpoints:
         for step in self._steps():
             if len(whole) == count and step < whole[-1]:
                 # Without its marker it is no checkpoint, should this end half way.
-                (self._at(step) / _MARKER).unlink(missing_ok=True)
-                shutil.rmtree(self._at(step))
+                (self.place(step) / _MARKER).unlink(missing_ok=True)
+                shutil.rmtree(self.place(step))
 
     def _is_whole(self, step: int) -> bool:
-        marker = read_object(self._at(step) / _MARKER)
+        marker = read_object(self.place(step) / _MARKER)
         sizes = marker.get("bytes_by_shard") if marker is not None else None
         if not isinstance(sizes, dict) or not sizes:
             return False
         try:
-            return all((self._at(step) / str(shard)).stat().st_size == size for shard, size in sizes.items())
+            return all((self.place(step) / str(shard)).stat().st_size == size for shard, size in sizes.items())
         except OSError:
             return False
 
@@ -83,5 +83,6 @@ class Checkpoints:
         names = (_NAME.fullmatch(path.name) for path in self._directory.iterdir())
         return sorted((int(name[1]) for name in names if name is not None), reverse=True)
 
-    def _at(self, step: int) -> Path:
+    def place(self, step: int) -> Path:
+        """The directory of a checkpoint."""
         return self._directory / f"step-{step:08d}"

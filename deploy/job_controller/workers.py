@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from deploy.job_controller.job_settings import JobSettings
 
-__all__ = ["Launcher", "LeftoverWorkersError", "Workers"]
+__all__ = ["LOCK_VARIABLE", "Launcher", "LeftoverWorkersError", "Workers"]
+
+LOCK_VARIABLE = "PACELINE_JOB_LOCK"
+"""Names the lock's file to workers. A process of a worker that does not inherit the lock takes it, shared, by this name."""
 
 _POLL_S = 0.01
 
@@ -72,6 +75,8 @@ class Workers:
         held = self._locked()
         if held is None:
             raise LeftoverWorkersError(f"processes hold {self._lock}")
+        # Shared, so that processes which inherit nothing can hold it beside those that do.
+        fcntl.flock(held, fcntl.LOCK_SH)
         try:
             for index, node_id in enumerate(sorted(seats, key=lambda node: min(seats[node]))):
                 arguments, environment = self._settings.command_of(epoch, seats, node_id, index, step)
@@ -81,7 +86,7 @@ class Workers:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        env={**os.environ, **environment},
+                        env={**os.environ, **environment, LOCK_VARIABLE: str(self._lock)},
                         pass_fds=(held,),
                         start_new_session=True,
                     )

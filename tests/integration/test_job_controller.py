@@ -2,124 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import SITE
-from signed_commands import RING, command, signed
+from real_job import JOB, WORLD, RealJob, wait_for
+from signed_commands import RING, signed
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
 from agents.actuators.job_controller import JOB_KINDS, JobControllerHands, Patience
-from agents.actuators.job_spool import JobSpool
 from agents.actuators.memory import ActuatorMemory
-from deploy.job_controller.checkpoints import Checkpoints
 from deploy.job_controller.stub_trainer import expected_total
 from schemas.findings import Evidence
-from schemas.remediation import Command, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-JOB = "llama"
-WORLD = 4
 PATIENCE = Patience(take_s=90.0, answer_s=90.0, poll_s=0.02)
-
-SETTINGS = """
-job_id = "{job}"
-run_dir = "{home}/run"
-spool = "{home}/spool/{job}"
-command = [
-    "{{python}}", "-m", "deploy.job_controller.stub_trainer", "--run-dir", "{{run_dir}}", "--ranks", "{{ranks}}",
-    "--world", "{{world}}", "--nodes", "{{nodes}}", "--epoch", "{{epoch}}", "--step-s", "0.002",
-]
-register = ["{python}", "-c", "import shutil, sys; shutil.copy(*sys.argv[1:])", "{{file}}", "{home}/registered"]
-nodes = [{{node_id = "node-1", ranks = [0, 1]}}, {{node_id = "node-2", ranks = [2]}}, {{node_id = "node-3", ranks = [3]}}]
-spares = [{{node_id = "node-4"}}, {{node_id = "node-5"}}]
-"""
-
-
-def wait_for(what: str, holds: Callable[[], Any], timeout_s: float = 90.0) -> Any:
-    """What a condition gives once it holds."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := holds()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s"
-        time.sleep(0.01)
-    return value
-
-
-class RealJob:
-    """A job's controller as a process, and what it leaves in its directories."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.run_dir = home, home / "run"
-        (home / "registered").mkdir()
-        (home / "job.toml").write_text(SETTINGS.format(job=JOB, home=home, python=sys.executable))
-        self.checkpoints = Checkpoints(self.run_dir / "checkpoints")
-        self.spool = JobSpool(home / "spool")
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
-
-    def start(self) -> None:
-        with (self.home / "controller.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.job_controller", str(self.home / "job.toml")],
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(60)
-
-    def reached(self, step: int) -> int:
-        return int(
-            wait_for(f"a checkpoint from step {step} on", lambda: (self.latest() or 0) >= step and self.latest())
-        )
-
-    def latest(self) -> int | None:
-        self.alive()
-        return self.checkpoints.latest()
-
-    def alive(self) -> None:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.home / "controller.log").read_text()
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Let the job come to its end; its log."""
-        assert self.process is not None
-        (self.run_dir / "finish").touch()
-        assert self.process.wait(90) == 0, (self.home / "controller.log").read_text()
-        return [json.loads(line) for line in (self.run_dir / "steps.log").read_text().splitlines()]
-
-    def order(self, kind: str, number: int = 0, node_id: str = "node-2", **fields: Any) -> Command:
-        level = "job" if kind in {"restart_job", "collect_evidence"} else "node"
-        now_ns = time.time_ns()
-        return command(
-            node_id=node_id,
-            number=number,
-            kind=kind,
-            target=Target(level=level, node_id=node_id if level == "node" else None, job_id=JOB),
-            decided_at_ns=now_ns,
-            expires_at_ns=now_ns + 3_600_000_000_000,
-            **fields,
-        )
 
 
 @pytest.fixture
@@ -167,7 +68,9 @@ def test_a_named_culprit_is_swapped_once_and_the_steps_go_on_from_the_checkpoint
 
     wire = signed(job.order("collect_evidence", 1))
     assert actuator.on_message(wire.value, wire.headers, Evidence(topic="t", partition=0, offset=2)) == "applied"
-    assert sorted(path.name for path in (job.run_dir / "dumps").iterdir()) == [f"stub_rank_{r}" for r in range(WORLD)]
+    assert sorted(path.name for path in (job.run_dir / "dumps").glob("stub_*")) == [
+        f"stub_rank_{r}" for r in range(WORLD)
+    ]
     memory.close()
 
     job.reached(step + 20)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,16 @@ from agents.importers.job_file import load_job_file
 from deploy.job_controller.checkpoints import Checkpoints
 from deploy.job_controller.controller import CHECKPOINT_REQUEST, JobStateError
 from deploy.job_controller.job_settings import JobSettings, JobSettingsError
-from deploy.job_controller.workers import Workers
+from deploy.job_controller.workers import LeftoverWorkersError, Workers
 from schemas.fleet import Job, RankPlacement
 from streams.core.roster import Roster
+
+HOLD = """
+import fcntl, os, sys, time
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH)
+print(end=".", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +185,30 @@ def test_ranks_are_asked_by_their_pipes_and_one_that_does_not_read_is_passed_ove
     Workers(settings).ask_for_evidence()
     assert os.read(reader, 10) == b"1"
     os.close(reader)
+
+
+def test_workers_are_not_started_beside_one_that_holds_their_lock(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, command=(sys.executable, "-c", "import time; time.sleep(600)"), end_s=90.0)
+    rig.settings.run_dir.mkdir()
+    killed, after = Workers(rig.settings), Workers(rig.settings)
+    killed.start(0, {"node-1": [0]}, None)
+    # A process that inherited nothing, as a rank under torchrun.
+    apart = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(rig.settings.run_dir / "workers.lock")],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert apart.stdout is not None
+    assert apart.stdout.read(1) == b"."
+    with pytest.raises(LeftoverWorkersError):
+        after.start(1, {"node-1": [0]}, None)
+    after.end_all()
+    assert apart.wait(90) == -signal.SIGTERM
+    after.start(1, {"node-1": [0]}, None)
+    assert after.fate() == "running"
+    after.end_all()
+    assert killed.fate() == "failed"
+    apart.stdout.close()
 
 
 # --- Ends -------------------------------------------------------------------------------------------------------------
