@@ -175,7 +175,7 @@ class Orders:
         """
         attempt = waiting.attempt + 1
         draft = self._desk.superseding(waiting, at_ns, expires_at_ns, attempt, approver, self.key_id, self._roster)
-        about = self._circumstances(draft, incident, at_ns)
+        about = self._circumstances(draft, incident, at_ns, self._unmet(draft, incident))
         found = self._gate.replace(
             draft, waiting.command_id, incident.signs, self._roster, self.key_id is not None, about
         )
@@ -250,6 +250,13 @@ class Orders:
         """The end of an incident, with what it has cost."""
         lost = self._desk.gpu_hours_lost(incident, incident.lost_until_ns(at_ns), self._roster)
         return self._book.record(incident, "resolved", at_ns, "", lost)
+
+    def _unmet(self, draft: Command, incident: OpenIncident) -> str | None:
+        """The act that takes the node out from under a job that is to be restarted, where it has not gone out itself."""
+        if draft.kind != "restart_job":
+            return None
+        acts = [kind for kind in incident.commands if kind in COSTS_A_NODE]
+        return next((kind for kind in acts if self._outcome_of(incident.commands[kind].command_id) is None), None)
 
     def _outcome_of(self, command_id: str) -> str | None:
         """What came of an order: empty while it is under way, None for a command that is none, or waits for consent."""

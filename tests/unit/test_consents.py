@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deciding import APPROVALS, FINDINGS, RESULTS, approval, engine_of, fed, lost, mark, of, orders, result
-from factories import SITE, at, policy
+from factories import SITE, at, job, placement, policy
 
 from schemas.fleet import RulePolicy
 from schemas.remediation import Approval, Command, Decision, Incident
@@ -148,6 +148,24 @@ def test_the_command_in_whose_place_it_stands_does_not_hold_it_and_an_order_afte
     [order] = orders(fed(engine, [mark(80)], 4))
     given_out = engine.snapshot()["gate"]["given"]
     assert [act["command_id"] for act in given_out] == [order.command_id]
+
+
+def test_a_job_is_not_restarted_by_consent_before_the_act_that_it_follows() -> None:
+    engine = engine_of(mode="approve")
+    engine._roster.take(job(8, job_id="job-1"))
+    engine._roster.take(placement(range(8), node_id="node-7", job_id="job-1"))
+    cordon, restart = of(fed(engine, [mark(0), lost(1, 7), mark(5), mark(6)]), Command)
+    assert [(cordon.kind, cordon.mode), (restart.kind, restart.mode)] == [
+        ("cordon_node", "approve"),
+        ("restart_job", "approve"),
+    ]
+    consent(engine, approval(30, restart.command_id))
+    outputs = fed(engine, [mark(50)], 4)
+    [entry] = [entry for entry in of(outputs, Decision) if entry.action == "approval_refused"]
+    assert entry.detail["text"].startswith("follows")
+    consent(engine, approval(60, cordon.command_id), offset=1)
+    consent(engine, approval(61, restart.command_id), offset=2)
+    assert [order.kind for order in orders(fed(engine, [mark(80)], 5))] == ["cordon_node", "restart_job"]
 
 
 def test_without_a_key_nothing_is_ordered_whoever_consents() -> None:
