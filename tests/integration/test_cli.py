@@ -146,7 +146,7 @@ def test_replay_of_a_whole_archive_is_ndjson_and_status_0(archive: Path, run_pac
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = {line["value"]["kind"] for line in lines if line["topic"] == topic_named("actions").name}
-    assert kinds == {"cordon_node", "collect_evidence"}
+    assert kinds == {"cordon_node", "restart_job", "collect_evidence"}
     assert all(line["value"] == decode_again(line) for line in lines)
     again = run_paceline("replay", str(archive), "--json")
     assert again.stdout == done.stdout
