@@ -41,8 +41,11 @@ class DoingNothing:
     """Jobs restart by themselves and people look at last; nobody else does anything."""
 
     name = "doing nothing"
-    waits_h: tuple[float, ...] = ()
     every_h = math.inf
+
+    def waits_h(self, seen: Seen) -> tuple[float, ...]:  # noqa: ARG002
+        """It is not asked again."""
+        return ()
 
     def see(self, seen: Seen) -> list[Act]:  # noqa: ARG002
         """Nothing."""
@@ -98,8 +101,7 @@ class Engine:
     """
 
     name = "paceline"
-    waits_h = (6 / 3600, 17 / 3600, 30 / 3600)
-    every_h = 1 / 12
+    every_h = 1 / 6
 
     def __init__(self, has_guards: bool = True) -> None:
         self._shape = shape_of()
@@ -118,6 +120,11 @@ class Engine:
             self._place_node(seat, 0.0)
         for job in range(len(self._shape.job_gpus)):
             self._place_job(job, 0.0)
+
+    def waits_h(self, seen: Seen) -> tuple[float, ...]:
+        """When faults have been gathered, findings have settled, and a slow rank's cause is decided."""
+        is_codes_of_programs = seen.name.startswith("xid_") and not _is_fatal(seen.name)
+        return () if is_codes_of_programs else (6 / 3600, 17 / 3600, 30 / 3600)
 
     def see(self, seen: Seen) -> list[Act]:
         """Give the finding to the engine."""

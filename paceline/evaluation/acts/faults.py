@@ -67,7 +67,7 @@ class Fault:
         is_reset_cured: whether a reset or reboot mends it.
         is_hardware: whether taking the node out is right.
         excess: by how much steps take longer; 0 for what is not slow.
-        lasts_h: how long it is slow.
+        lasts_h: how long it is slow, or until a look-alike's finding is cleared; 0 for what has no end of its own.
     """
 
     name: str
@@ -245,7 +245,17 @@ def _look_alike(plan: Plan, name: str, number: int, at_h: float, seat: int) -> F
     gpu = random.Random(f"{plan.seed} {name} {number}").randrange(8)
     sign = _sign("node_silent" if name == "restarting_agent" else name)
     # A row that waits for its remapping is worn memory: to take the node out for it is not wrong.
-    return Fault(f"{name}-{number}", "look-alike", at_h, seat, gpu, (sign,), is_hardware=name == "xid_63")
+    lasts_h = 0.0 if name.startswith("xid_") else model()["finding_delays_s"]["look_alike_lasts"] / 3600
+    return Fault(
+        f"{name}-{number}",
+        "look-alike",
+        at_h,
+        seat,
+        gpu,
+        (sign,),
+        is_hardware=name == "xid_63",
+        lasts_h=lasts_h,
+    )
 
 
 def _rollouts(plan: Plan, shape: FleetShape) -> list[Fault]:

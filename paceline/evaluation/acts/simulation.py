@@ -84,9 +84,8 @@ class Decider(Protocol):
         """What tables call it."""
         ...
 
-    @property
-    def waits_h(self) -> Sequence[float]:
-        """How long after each sign it is asked again."""
+    def waits_h(self, seen: Seen) -> Sequence[float]:
+        """How long after a sign it is asked again."""
         ...
 
     @property
@@ -201,6 +200,8 @@ class _Run:
             self._person(at_h, fault, "person_slow")
         for sign in fault.signs:
             self.at(at_h + sign.delay_h, "sign", fault, sign.name, "open", at_h, self._node(seat))
+            if fault.lasts_h and not fault.excess:
+                self.at(at_h + fault.lasts_h, "sign", fault, sign.name, "cleared", at_h, self._node(seat))
         if fault.hangs:
             self._hung[job] = (fault, at_h)
             self.at(at_h + self._costs["watchdog"], "watchdog", job, fault)
@@ -228,8 +229,9 @@ class _Run:
         if state == "open" and fault.excess and fault.name not in self._active[seat]:
             return
         job = self._shape.job_of[seat]
-        self._do(at_h, self._decider.see(Seen(name, state, at_h, onset_h, seat, node_id, fault.gpu, job, fault.excess)))
-        for wait_h in self._decider.waits_h:
+        seen = Seen(name, state, at_h, onset_h, seat, node_id, fault.gpu, job, fault.excess)
+        self._do(at_h, self._decider.see(seen))
+        for wait_h in self._decider.waits_h(seen):
             self.at(at_h + wait_h, "time")
 
     def _on_time(self, at_h: float) -> None:
