@@ -105,8 +105,8 @@ def test_commands_are_cloud_events_keyed_by_what_they_act_on(fleet_run: FleetRun
         assert headers["ce_source"] == f"/paceline/{SITE}".encode()
         assert headers["content-type"] == b"application/json"
         assert headers["ce_time"].endswith(b"Z")
-        assert (found.key() or b"").decode() == command.target.node_id
-        assert command.target.node_id in nodes
+        assert (found.key() or b"").decode() == command.target.key()
+        assert command.target.node_id in nodes or (command.target.level, command.kind) == ("job", "restart_job")
         assert command.mode == "observe"
 
 
