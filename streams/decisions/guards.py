@@ -99,9 +99,9 @@ def holds(proposal: Proposal, policy: Policy | None) -> list[Hold]:
     return found
 
 
-def _evidence(proposal: Proposal, limits: Mapping[str, float]) -> str | None:  # noqa: ARG001
-    """A node is not lost to one kind of evidence, nor to kinds that one party alone can write."""
-    signs = proposal.signs
+def _evidence(proposal: Proposal, limits: Mapping[str, float]) -> str | None:
+    """A node is not lost to one kind of evidence, nor to kinds that one party alone can write, nor to what was long ago."""
+    signs = proposal.signs.since(round(proposal.act.at_ns - limits["span_ns"]))
     if not proposal.act.costs_a_node or signs.is_fatal or (len(signs.kinds) >= 2 and len(signs.classes) >= 2):
         return None
     kinds = ", ".join(sorted(signs.kinds)) or "nothing"

@@ -31,6 +31,10 @@ def class_of(rule: str) -> str:
     return "agent" if rule in _AGENT_RULES else "tenant"
 
 
+_ONCE = frozenset({"xid", "sxid", "uncorrectable_ecc"})
+"""Kinds that are told once, and are not cleared."""
+
+
 @dataclass(slots=True)
 class Signs:
     """The evidence of one incident.
@@ -38,10 +42,14 @@ class Signs:
     Attributes:
         by: who said it, by kind of finding.
         is_fatal: whether a trusted code is among them after which the catalogue trusts the part no more.
+        last_ns: when what happens once was last told, by kind; what stands until it is cleared has no such time.
+        fatal_ns: the same of a fatal code.
     """
 
     by: dict[str, str] = field(default_factory=dict)
     is_fatal: bool = False
+    last_ns: dict[str, int] = field(default_factory=dict)
+    fatal_ns: int = -1
 
     @property
     def kinds(self) -> set[str]:
@@ -58,13 +66,22 @@ class Signs:
         if finding.state != "open" or finding.values.get("masked"):
             return
         self.by[finding.kind] = class_of(finding.rule)
+        if finding.kind in _ONCE:
+            self.last_ns[finding.kind] = max(finding.event_time_ns, self.last_ns.get(finding.kind, -1))
         if finding.kind not in {"xid", "sxid"} or not finding.values.get("trusted"):
             return
         code = finding.values.get("code")
         if not isinstance(code, int) or isinstance(code, bool):
             return
         entry = catalog.xid(code) if finding.kind == "xid" else catalog.sxid(code)
-        self.is_fatal = self.is_fatal or (entry is not None and entry.severity == "fatal")
+        if entry is not None and entry.severity == "fatal":
+            self.is_fatal, self.fatal_ns = True, max(finding.event_time_ns, self.fatal_ns)
+
+    def since(self, oldest_ns: int) -> Signs:
+        """What of it is not older than a time."""
+        by = {kind: who for kind, who in self.by.items() if self.last_ns.get(kind, oldest_ns) >= oldest_ns}
+        is_fatal = self.is_fatal and (self.fatal_ns < 0 or self.fatal_ns >= oldest_ns)
+        return Signs(by, is_fatal, self.last_ns, self.fatal_ns)
 
     def observe(self, kind: str) -> None:
         """What an agent says of a device was joined to the incident as its cause."""

@@ -260,6 +260,16 @@ def test_a_code_is_fatal_only_if_the_catalogue_says_so_and_the_line_is_the_kerne
         assert (signs.is_fatal, signs.kinds, signs.classes) == (fatal, {"xid"}, {"agent"})
 
 
+def test_what_was_a_day_ago_is_no_evidence_and_what_stands_is() -> None:
+    signs = Signs()
+    signs.take(xid(79))
+    signs.take(finding("straggler", 0, Subject(level="rank", job_id="a", rank=1)))
+    for second, reasons in ((24 * HOUR_S, []), (24 * HOUR_S + 1, ["evidence"])):
+        assert held_by(Proposal(act(second), signs, Acts(), Roster())) == reasons
+    signs.take(finding("thermal_violation", 1, Subject(level="gpu", node_id="node-0", pci_bus_id="0000:10:00")))
+    assert held_by(Proposal(act(30 * HOUR_S), signs, Acts(), Roster())) == []
+
+
 def test_what_was_cleared_is_no_evidence() -> None:
     signs = Signs()
     signs.take(xid(79, state="cleared"))
