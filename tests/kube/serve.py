@@ -1,6 +1,6 @@
 """A throw-away Kubernetes API server on this machine, with etcd and nothing else, until it is told to end.
 
-    python3 tests/kube/serve.py --apiserver kube/kube-apiserver --directory kube/run
+    .venv/bin/python tests/kube/serve.py --apiserver ~/kube/kube-apiserver --directory ~/kube/run
 
 Both listen on 127.0.0.1 alone and keep what they have in the directory, which is emptied first. Its `kubeconfig`, with the rights of
 an administrator, is written once the server is ready; the line `ready` follows on stdout.
