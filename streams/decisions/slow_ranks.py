@@ -34,6 +34,11 @@ _HEAT_SPAN_NS = 600_000_000_000
 """GPUs that begin to slow for heat within this span are looked at together: heat rises over minutes."""
 
 
+_LATEST_CAUSE_NS = 120_000_000_000
+"""How long after a rank became slow its cause may show: violations add up over a minute, and a node is read at least once a
+minute. What a device says later was not the cause of what came before."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     """A straggler whose cause is decided at a time."""
@@ -107,6 +112,8 @@ class SlowRanks:
         if incident is None or not incident.commands or incident.cause_class not in {"compute", "clock"}:
             return []
         if incident.culprit is None or incident.slowdown is None:
+            return []
+        if finding.onset_ns > incident.onset_ns + _LATEST_CAUSE_NS:
             return []
         found = attribute(
             incident.culprit,
