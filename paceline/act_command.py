@@ -174,6 +174,37 @@ def job(
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
 
 
+@act_app.command("preflight")
+def preflight(
+    keyring: _Ring,
+    state_dir: _State,
+    program: Annotated[
+        Path, typer.Option(help="Gets a node's name, and passes on what paceline preflight --json says there.")
+    ],
+    bootstrap: Bootstrap = "localhost:9092",
+    site: _Site = "default",
+    actuator_id: _Id = "preflight",
+    only: _Only = [],  # noqa: B006
+    never: _Never = [],  # noqa: B006
+    limit_s: Annotated[float, typer.Option(min=1, max=600, help="Seconds after which the program is ended.")] = 300.0,
+    announce: _Announce = False,
+) -> None:
+    """Have nodes checked by a program of your own, and say whether they are fit."""
+    import os
+
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.limits import LocalLimits
+    from agents.actuators.preflight_program import PreflightHands
+
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        typer.echo(f"paceline: {program} is no program that can be run", err=True)
+        raise typer.Exit(2)
+    stopped = stop_on_signals()
+    hands = PreflightHands(program.absolute(), limit_s, stopped.wait)
+    settings = ActuatorSettings(actuator_id, site, LocalLimits(0, tuple(only), tuple(never)))
+    raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
+
+
 @act_app.command("webhook")
 def webhook(
     keyring: _Ring,

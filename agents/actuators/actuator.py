@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from agents.actuators.hands import ActFailedError, ActRefusedError, PartlyDoneError, TargetAwayError
+from agents.actuators.hands import ActFailedError, ActRefusedError, Done, PartlyDoneError, TargetAwayError
 from agents.actuators.limits import COSTLY_KINDS, LocalLimits
 from agents.actuators.memory import digest_of
 from agents.actuators.verification import Expectations, Refusal, check_term, verify
@@ -213,7 +213,8 @@ class Actuator:
                 return self._end(command, "applied", "", f"took effect, though: {error}", judgement)
             code = "target_away" if isinstance(error, TargetAwayError) else "act_failed"
             return self._end(command, "failed", code, str(error))
-        return self._end(command, "applied", "", done, judgement)
+        code, text = (done.code, done.text) if isinstance(done, Done) else ("", done)
+        return self._end(command, "applied", code, text, judgement)
 
     def _not_now(self, command: Command) -> Refusal | None:
         """Why nothing may be begun at this moment."""

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from schemas.remediation import Command
 
-__all__ = ["ActFailedError", "ActRefusedError", "Hands", "Judgement", "PartlyDoneError", "State", "TargetAwayError"]
+__all__ = [
+    "ActFailedError",
+    "ActRefusedError",
+    "Done",
+    "Hands",
+    "Judgement",
+    "PartlyDoneError",
+    "State",
+    "TargetAwayError",
+]
 
 State = dict[str, Any]
 """What a target is like, as plain data that JSON can hold."""
@@ -50,6 +59,19 @@ class PartlyDoneError(ActFailedError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done, where one word of it decides what follows.
+
+    Attributes:
+        text: one line for people.
+        code: the word, of the result.
+    """
+
+    text: str
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +117,7 @@ class Hands(Protocol):
         """
         ...
 
-    def act(self, command: Command, state: State) -> str:
+    def act(self, command: Command, state: State) -> str | Done:
         """Carry a command out, and say in one line what was done.
 
         Raises:
