@@ -32,7 +32,7 @@ _DAY_S = 24 * 3600.0
 
 @policy_app.command("put")
 def put(file: _File, bootstrap: Bootstrap = "localhost:9092", site: _Site = "default") -> None:
-    """Publish a policy once; it is in force from now unless the file says from when."""
+    """Publish a policy once; it is in force once it is read."""
     policy, trouble = _read(file, site)
     if policy is None:
         _end_with(trouble)
@@ -42,7 +42,7 @@ def put(file: _File, bootstrap: Bootstrap = "localhost:9092", site: _Site = "def
         _end_with(_send(publisher, policy))
     finally:
         publisher.close()
-    typer.echo(f"policy {policy.policy_version} published", err=True)
+    typer.echo(_published(policy), err=True)
 
 
 @policy_app.command("keep")
@@ -81,7 +81,7 @@ def _keep(
                 policy, said_s = changed, float("-inf")
         if time.monotonic() - said_s > _DAY_S and _send(publisher, policy) is None:
             said_s = time.monotonic()
-            typer.echo(f"policy {policy.policy_version} published", err=True)
+            typer.echo(_published(policy), err=True)
         beat = PolicyHeartbeat(
             site_id=policy.site_id, policy_version=policy.policy_version, event_time_ns=time.time_ns()
         )
@@ -94,14 +94,25 @@ def _keep(
 
 def _read(file: Path, site: str) -> tuple[Policy | None, str]:
     from streams.core.policy_file import load_policy
+    from streams.core.position import MAX_AHEAD_NS
 
     try:
         policy = load_policy(file, site)
     except ValueError as error:
         return None, str(error)
+    now_ns = time.time_ns()
     if policy.effective_from_ns == 0:
-        policy = policy.model_copy(update={"effective_from_ns": time.time_ns()})
+        policy = policy.model_copy(update={"effective_from_ns": now_ns})
+    ahead_ns = policy.effective_from_ns - now_ns
+    if ahead_ns > MAX_AHEAD_NS:
+        text = f"{file}: effective_from_ns is {ahead_ns / 1e9:.0f} s ahead: a policy holds once it is read"
+        return None, f"{text}, and this one would keep out those of today"
     return policy, ""
+
+
+def _published(policy: Policy) -> str:
+    thrown = "; its kill switch is thrown, and nothing is done" if policy.kill_switch else ""
+    return f"policy {policy.policy_version} published{thrown}"
 
 
 def _written_ns(file: Path) -> int:

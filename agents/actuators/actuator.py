@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from agents.actuators.hands import ActFailedError, ActRefusedError, Done, PartlyDoneError, TargetAwayError
 from agents.actuators.limits import COSTLY_KINDS, LocalLimits
 from agents.actuators.memory import digest_of
-from agents.actuators.verification import Expectations, Refusal, check_term, verify
+from agents.actuators.verification import SKEW_NS, Expectations, Refusal, check_term, verify
 from schemas.base import deterministic_id
+from schemas.keyring import UntrustedKeyError
 from schemas.remediation import ActionResult, Command
 
 if TYPE_CHECKING:
@@ -227,13 +228,21 @@ class Actuator:
         return self._settings.limits.refusal(command, costly, now_ns)
 
     def _forbidden(self, command: Command, now_ns: int) -> Refusal | None:
-        """Why the command or the policy lets nothing be done at a time."""
-        refusal = check_term(command, now_ns) or self._permission(now_ns)
+        """Why the command, its key or the policy lets nothing be done at a time."""
+        refusal = check_term(command, now_ns) or self._distrusted(command, now_ns) or self._permission(now_ns)
         left_ns = command.expires_at_ns - now_ns
         if refusal is None and left_ns < _REACH_NS:
             text = f"it expires in {left_ns / 1e9:.1f} s, and an act takes up to {_REACH_NS / 1e9:.0f} s to reach its target"
             return Refusal("expired", text, command, "expired")
         return refusal
+
+    def _distrusted(self, command: Command, now_ns: int) -> Refusal | None:
+        """Why the key of a command that was taken may not speak any more: it may have been revoked in the meantime."""
+        try:
+            self._keyring().trusted(command.key_id or "", "commands", now_ns, SKEW_NS)
+        except UntrustedKeyError as error:
+            return Refusal(error.code, str(error), command)
+        return None
 
     def _resume_one(self, remembered: Remembered) -> None:
         command, before = remembered.command, remembered.before

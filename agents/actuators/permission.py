@@ -1,6 +1,7 @@
 """Whether the site's policy lets anybody act now: its kill switch, and its keeper's heartbeat.
 
-What holds is the policy of the latest `effective_from_ns` that has come. Without a policy, or without a heartbeat for a
+What holds is the policy of the latest `effective_from_ns` that has come; a kill switch that came after it holds whatever its own,
+or a policy dated ahead would keep it out. Without a policy, or without a heartbeat for a
 minute, nothing is done: a kill switch that cannot be heard must be taken for thrown. A clock that is off makes each heartbeat
 look old or early, and stops too. Pure: records and the time are passed in.
 """
@@ -36,7 +37,8 @@ class Permission:
     def take(self, record: Record) -> None:
         """Take a policy or a heartbeat; others, and those of other sites, change nothing."""
         if isinstance(record, Policy) and record.site_id == self._site_id:
-            if self._policy is None or record.effective_from_ns >= self._policy.effective_from_ns:
+            known = self._policy
+            if known is None or record.kill_switch or record.effective_from_ns >= known.effective_from_ns:
                 self._policy = record
         elif isinstance(record, PolicyHeartbeat) and record.site_id == self._site_id:
             # The newest in the order of the log: one from a clock that is far ahead must not cover later silence.

@@ -163,7 +163,7 @@ class Roster:
                 return False
             self.nodes[record.node_id] = record
         elif isinstance(record, Policy):
-            if self.policy is not None and record.effective_from_ns <= self.policy.effective_from_ns:
+            if self.policy is not None and not _takes_its_place(record, self.policy):
                 return False
             self.policy = record
         else:
@@ -208,6 +208,13 @@ class Roster:
             if name is not None and name in devices:
                 return devices[name]
         return None
+
+
+def _takes_its_place(policy: Policy, known: Policy) -> bool:
+    """Whether a policy that came later holds from now on: never a repeat, and a thrown kill switch whatever its date says."""
+    if policy == known:
+        return False
+    return policy.kill_switch or policy.effective_from_ns >= known.effective_from_ns
 
 
 def _with_known_devices(placement: RankPlacement, known: RankPlacement | None) -> RankPlacement:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import SITE, at
-from signed_commands import RING, command, signed
+from signed_commands import RING, SIGNER, command, signed
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
 from agents.actuators.dry_run import DryRunHands
@@ -95,6 +95,7 @@ class Rig:
         self.waited: list[float] = []
         self.sent: list[ActionResult] = []
         self._offsets = 0
+        self.ring = RING
         self.start(born_ns=at(-100))
 
     def start(self, born_ns: int | None = None, wrap: Callable[[Any], Any] = lambda thing: thing) -> None:
@@ -104,7 +105,7 @@ class Rig:
             wrap(self.hands),
             wrap(self.memory),
             self.permission.refusal,
-            lambda: RING,
+            lambda: self.ring,
             lambda: self.now_ns,
             self.waited.append,
         )
@@ -303,6 +304,26 @@ def test_an_act_is_not_tried_again_once_the_kill_switch_is_thrown(rig: Rig) -> N
     rig.actuator._wait_s = lambda _: rig.permission.take(thrown)
     rig.hands.away_for_acts = 1
     assert rig.take(signed(command())) == "kill_switch"
+    assert rig.fleet.log == []
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_what_was_taken_before_a_crash_is_not_done_once_its_key_is_revoked(rig: Rig, is_begun: bool) -> None:
+    rig.memory.accept(command(), signed(command()).value, "paceline.actions.v1/0/9", at(1))
+    if is_begun:
+        rig.memory.begin("cmd-node-1-0", {"out_by": None}, at(1))
+    rig.ring = RING.without_trust(SIGNER.key_id)
+    rig.restart()
+    rig.permission.take(PolicyHeartbeat(policy_version="1", site_id=SITE, event_time_ns=rig.now_ns))
+    rig.actuator.resume()
+    assert [(result.outcome, result.code) for result in rig.results()] == [("refused", "key_revoked")]
+    assert rig.fleet.log == []
+
+
+def test_an_act_is_not_tried_again_once_its_key_is_revoked(rig: Rig) -> None:
+    rig.actuator._wait_s = lambda _: setattr(rig, "ring", RING.without_trust(SIGNER.key_id))
+    rig.hands.away_for_acts = 1
+    assert rig.take(signed(command())) == "key_revoked"
     assert rig.fleet.log == []
 
 

@@ -174,6 +174,11 @@ def test_the_policy_permits_only_while_its_keeper_is_heard_and_its_switch_is_not
     assert word(11) == "kill_switch", "an older policy does not lift the switch of a newer one"
     permission.take(policy(12))
     assert word(12) is None
+    permission.take(policy(86_400))
+    permission.take(policy(13, kill_switch=True))
+    assert word(13) == "kill_switch", "a policy dated ahead does not keep it out"
+    permission.take(policy(14))
+    assert word(14) is None
 
 
 def test_a_heartbeat_from_far_ahead_does_not_cover_the_silence_after_it() -> None:

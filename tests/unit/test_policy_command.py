@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,6 +118,27 @@ def test_a_file_that_is_no_policy_is_told_with_status_2(tmp_path: Path) -> None:
     for command in ("put", "keep"):
         result = CliRunner().invoke(app, ["policy", command, str(tmp_path / "a.toml")])
         assert (result.exit_code, "mode" in result.stderr) == (2, True)
+
+
+def test_a_policy_dated_ahead_is_refused_and_one_of_the_past_is_not(tmp_path: Path) -> None:
+    file, now_ns = tmp_path / "a.toml", time.time_ns()
+    file.write_text(f"effective_from_ns = {now_ns + 3600 * 10**9}")
+    policy, trouble = policy_command._read(file, SITE)
+    assert policy is None
+    assert "effective_from_ns is 3" in trouble
+    file.write_text(f"effective_from_ns = {now_ns - 3600 * 10**9}")
+    policy, trouble = policy_command._read(file, SITE)
+    assert (policy is not None, trouble) == (True, "")
+
+
+def test_a_thrown_kill_switch_is_said(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("kill_switch = true")
+    keep(file, Brokers())
+    assert "kill switch is thrown" in capsys.readouterr().err
+    file.write_text("kill_switch = false")
+    keep(file, Brokers())
+    assert capsys.readouterr().err == "policy a published\n"
 
 
 def test_an_actuator_does_not_start_without_a_ring(tmp_path: Path) -> None:

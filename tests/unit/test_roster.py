@@ -86,10 +86,23 @@ def test_what_was_derived_follows_a_change() -> None:
 
 def test_a_policy_holds_until_one_that_is_effective_later() -> None:
     roster = roster_of(policy())
-    assert not roster.take(policy(mode="auto"))
-    later = policy(mode="auto").model_copy(update={"effective_from_ns": START_NS + 1})
+    assert not roster.take(policy())
+    assert roster.take(policy(mode="auto")), "a file that gives a date was changed and kept its date"
+    later = policy().model_copy(update={"effective_from_ns": START_NS + 1})
     assert roster.take(later)
+    assert not roster.take(policy(mode="auto"))
     assert roster.policy == later
+
+
+def test_a_kill_switch_holds_though_a_policy_before_it_was_dated_ahead() -> None:
+    ahead = policy(mode="auto").model_copy(update={"effective_from_ns": START_NS + 10**12})
+    thrown = policy(kill_switch=True)
+    roster = roster_of(ahead)
+    assert roster.take(thrown)
+    assert roster.policy == thrown
+    lifted = policy().model_copy(update={"effective_from_ns": START_NS + 1})
+    assert roster.take(lifted)
+    assert roster.policy == lifted
 
 
 def test_jobs_on_a_node_are_those_whose_newest_epoch_is_there_and_runs() -> None:
