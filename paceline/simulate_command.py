@@ -1,7 +1,7 @@
 """`paceline simulate`: a labelled synthetic fleet as an archive, or published to brokers in real time until stopped.
 
-A published fleet plays its scenario again and again. Each round is as after a reboot of everything: new agent sessions,
-boot ids and epochs, so that nothing of it is taken for a repeat of the last. It registers no policy and starts no worker.
+A published fleet plays its scenario again and again. Each round is as after a restart of all agents and jobs: new sessions
+and epochs and later kernel lines, so that nothing of it is taken for a repeat of the last. It registers no policy and starts no worker.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveWriter
+from schemas.events import KernelEvent
 from schemas.fleet import Job
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ __all__ = ["in_round", "simulate_command"]
 
 _START_NS = 1_767_225_600_000_000_000
 """2026-01-01: where a simulated archive's time begins, so that equal arguments give equal bytes."""
+
+_LINES_A_SECOND = 10_000
+"""Numbers of kernel lines between rounds, for each second between their beginnings: far more than one simulates."""
 
 
 def simulate_command(
@@ -110,18 +114,19 @@ def _play_round(
 
 
 def in_round(events: Iterator[tuple[int, Record]], start_ns: int) -> Iterator[tuple[int, Record]]:
-    """Records of a simulated run as those of the round that starts at a time: sessions, boots and epochs of its own.
+    """Records of a simulated run as those of the round that starts at a time: sessions, epochs and kernel lines of its own.
 
-    A run depends on its seed alone, so that without this a second one repeats the first, number by number.
+    A run depends on its seed alone, so that without this a second one repeats the first, number by number. Nodes are not
+    booted anew between rounds: what a kernel says right after a boot is not acted on.
     """
     epoch = start_ns // 1_000_000_000
-    suffix = f"-{epoch}"
     for due_ns, record in events:
         update: dict[str, str | int] = {}
-        for name in ("agent_session", "boot_id"):
-            value = getattr(record, name, None)
-            if value is not None:
-                update[name] = value + suffix
+        session = getattr(record, "agent_session", None)
+        if session is not None:
+            update["agent_session"] = f"{session}-{epoch}"
+        if isinstance(record, KernelEvent):
+            update["kmsg_seq"] = record.kmsg_seq + epoch * _LINES_A_SECOND
         if hasattr(record, "epoch"):
             update["epoch"] = epoch
         yield due_ns, record.model_copy(update=update) if update else record

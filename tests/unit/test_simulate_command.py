@@ -37,8 +37,10 @@ def test_a_second_round_is_no_repeat_of_the_first() -> None:
         sessions = [{r.agent_session for r in records if isinstance(r, family)} for records in rounds]
         assert sessions[0]
         assert not sessions[0] & sessions[1], family
+    lines = [{(r.node_id, r.boot_id, r.kmsg_seq) for r in records if isinstance(r, KernelEvent)} for records in rounds]
+    assert not lines[0] & lines[1]
     boots = [{r.boot_id for r in records if isinstance(r, KernelEvent)} for records in rounds]
-    assert not boots[0] & boots[1]
+    assert boots[0] == boots[1]
     for records in rounds:
         epochs = {r.epoch for r in records if isinstance(r, Job | RankPlacement | StepTiming | RankProgress)}
         assert len(epochs) == 1
