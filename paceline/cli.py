@@ -1,16 +1,19 @@
 """The `paceline` command. Each command imports what it needs when it runs, so that `decode` starts in a moment.
 
 Machine-readable output is on stdout, all else on stderr. Exit: 0 fine, 1 a bad answer where that is the question, 2 bad
-usage or input.
+usage or input, 70 a failure of its own, 141 when who read stdout went away before the answer was out.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperGroup
 
 from paceline.act_command import act_app
 from paceline.approve_command import approve
@@ -26,7 +29,26 @@ from paceline.review_commands import archive, diff, record, replay, report
 
 __all__ = ["app", "main"]
 
+_FAILED = 70
+"""A failure of ours, as sysexits.h has it. Python's own 1 would say that a job hangs, or that a node is not fit; after 2
+systemd starts no agent again."""
+
+_READER_GONE = 141
+"""128 and SIGPIPE, as a shell tells it."""
+
+
+class _Commands(TyperGroup):
+    """Typer ends with 1, a bad answer, when who reads stdout goes away."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise typer.Exit(_READER_GONE) from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="paceline",
     help="Finds the GPU that sets the pace of a synchronous training job, says why, and what it costs.",
     no_args_is_help=True,
@@ -288,7 +310,23 @@ def main() -> None:
     """Entry point of the command."""
     if (status := _decoded_at_once(sys.argv[1:])) is not None:
         sys.exit(status)
-    app()
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()
+    except BrokenPipeError:
+        _leave(_READER_GONE)
+    except Exception:  # noqa: BLE001 - told in full, with a status that is no answer
+        traceback.print_exc()
+        _leave(_FAILED)
+
+
+def _leave(status: int) -> None:
+    """End where stdout may take nothing more: Python would write what is left of it, and complain with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(status)
 
 
 def _decoded_at_once(arguments: list[str]) -> int | None:
