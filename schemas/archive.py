@@ -93,7 +93,17 @@ class ArchiveWriter:
     @staticmethod
     @contextmanager
     def open(path: Path, partitions: int = 1) -> Iterator[ArchiveWriter]:
-        """Open a file for writing, compressed when its name ends in `.zst`; it appears whole or not at all."""
+        """Open a file for writing, compressed when its name ends in `.zst`; it appears whole or not at all.
+
+        What is there and is no file (a pipe, a device) is written to as it is: it must not be replaced by a file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if path.exists() and not path.is_file():
+            with path.open("wb") as there:
+                yield ArchiveWriter(there, partitions)
+            return
         partial = path.with_name(path.name + ".partial")
         try:
             with partial.open("wb") as raw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -13,9 +13,6 @@ from factories import SITE, at, gpu_frame, job, step_timing, xid_event
 from schemas.archive import ArchiveLine, ArchiveWriter, BadLine, NotAnArchiveError, read_archive
 from schemas.codec import decode_value
 from streams.replay import Problems, Summary, ndjson_line, replay
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORDS = [gpu_frame(1, sm_clock_mhz=1755), gpu_frame(1, node_id="node-2"), gpu_frame(2), xid_event(3, 79), job(8)]
 
@@ -87,6 +84,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         interrupted()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "sink").symlink_to("/dev/null")
+    written(tmp_path / "sink")
+    assert [path.readlink() for path in tmp_path.iterdir()] == [Path("/dev/null")]
+    with pytest.raises(IsADirectoryError):
+        written(tmp_path)
 
 
 @pytest.mark.parametrize(
