@@ -100,6 +100,8 @@ def replay_command(options: ReplayOptions) -> int:
         typer.echo(f"paceline: interrupted{goes_on}", err=True)
         return 130
     except BrokenPipeError:
+        if options.is_compared:
+            raise  # whether it differs is the question, and nobody has heard it
         return 0
     except (BoundError, RangeError, NotAnArchiveError, UsageError, OtherReplayError) as error:
         typer.echo(f"paceline: {error}", err=True)
@@ -108,7 +110,7 @@ def replay_command(options: ReplayOptions) -> int:
         typer.echo(f"paceline: {options.output} is there already; --resume goes on with it", err=True)
         return 2
     except OSError as error:
-        typer.echo(f"paceline: {error.filename or options.output}: {error.strerror}", err=True)
+        typer.echo(f"paceline: {error.filename or options.output or 'stdout'}: {error.strerror or error}", err=True)
         return 2
 
 

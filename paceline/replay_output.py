@@ -38,7 +38,7 @@ class ReplayOutput:
         self._stream: BinaryIO | None = sys.stdout.buffer if to_stdout and path is None else None
         self.lines = 0
         if path is not None:
-            self._stream = path.open("r+b" if is_resumed and path.exists() else "xb")
+            self._stream = path.open("r+b" if is_resumed and path.exists() else "x+b")
             self._known = self._stream if is_resumed else None
 
     def write(self, line: bytes) -> None:

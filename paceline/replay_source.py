@@ -52,10 +52,13 @@ class ReplaySpan:
         """What was given on the command line.
 
         Raises:
-            BoundError: a text is no bound or no span.
+            BoundError: a text is no bound or no span, or the end is not after the start.
         """
         now_ms = time.time_ns() // 1_000_000
-        return ReplaySpan(parse_bound(start, now_ms), parse_bound(end, now_ms), int(parse_span_s(warm_up) * 1000))
+        span = ReplaySpan(parse_bound(start, now_ms), parse_bound(end, now_ms), int(parse_span_s(warm_up) * 1000))
+        if span.start.time_ms is not None and span.end.time_ms is not None and span.end.time_ms <= span.start.time_ms:
+            raise BoundError(f"--to {end} is not after --from {start}")
+        return span
 
     @property
     def shown_from_ns(self) -> int:
@@ -114,6 +117,9 @@ class ArchiveSource:
                 start = stream.read(12)
         except OSError as error:
             raise NotAnArchiveError(f"{path}: {error.strerror}") from None
+        if not start:
+            # What a full disk leaves: nothing was found in it because nothing is in it.
+            raise NotAnArchiveError(f"{path}: it is empty")
         if is_recorded(start):
             marks = marks_of(path)
             self._topics = {name.rpartition("/")[0] for block in marks.blocks for name in block["places"]}

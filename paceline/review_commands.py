@@ -95,7 +95,14 @@ def replay(
     if what_if:
         from paceline.diff_command import what_if_command
 
+        ignored = {"--compare": compare, "--summary": summary, "--output": output, "--resume": resume, "--rate": rate}
+        if given := [name for name, value in ignored.items() if value]:
+            typer.echo(f"paceline: --what-if prints differences alone; leave out {', '.join(given)}", err=True)
+            raise typer.Exit(2)
         raise typer.Exit(what_if_command(options, truth))
+    if truth is not None:
+        typer.echo("paceline: --truth goes with --what-if", err=True)
+        raise typer.Exit(2)
     raise typer.Exit(replay_command(options))
 
 

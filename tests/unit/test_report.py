@@ -211,7 +211,7 @@ def test_no_text_of_an_archive_becomes_markup(text: str) -> None:
 
 
 def test_a_source_without_events_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_bytes(b"")
+    (tmp_path / "empty.jsonl").write_bytes(b"\n")
     told, _ = report(tmp_path / "empty.jsonl")
     assert told.exit_code == 2
     assert "nothing in the source has an event time" in told.stderr

@@ -217,6 +217,9 @@ def test_a_replay_goes_on_with_its_file_and_writes_the_same(slow_rank: Path, tmp
     run("replay", str(slow_rank), "-o", str(out))
     whole = out.read_bytes()
     assert run("replay", str(slow_rank), "-o", str(out)).exit_code == 2
+    out.unlink()
+    assert run("replay", str(slow_rank), "-o", str(out), "--resume").exit_code == 0
+    assert out.read_bytes() == whole
     for cut in (0, len(whole) // 2, len(whole)):
         out.write_bytes(whole[:cut])
         assert run("replay", str(slow_rank), "-o", str(out), "--resume").exit_code == 0
@@ -254,12 +257,21 @@ def test_a_span_of_an_archive_is_judged_after_its_warm_up(slow_rank: Path) -> No
         ("--compare",),
         ("--site", ""),
         ("--warm-up", "soon"),
+        ("--from", "2026-01-02T00:00:00Z", "--to", "2026-01-01T00:00:00Z"),
+        ("--truth", "truth.jsonl"),
+        ("--what-if", "--policy", "no.toml", "--summary"),
     ],
 )
 def test_bad_usage_of_replay_is_status_2_and_one_message(slow_rank: Path, arguments: tuple[str, ...]) -> None:
     told = run("replay", str(slow_rank), *arguments)
     assert told.exit_code == 2
     assert told.stderr.startswith("paceline: ")
+
+
+def test_an_archive_of_no_bytes_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.zst").touch()
+    told = run("replay", str(tmp_path / "a.jsonl.zst"))
+    assert (told.exit_code, told.stdout, "it is empty" in told.stderr) == (2, "", True)
 
 
 def test_a_kafka_source_without_a_port_is_bad_usage() -> None:
