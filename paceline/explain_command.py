@@ -16,8 +16,10 @@ from paceline.explanation.explain import explained
 from paceline.explanation.recorded import history_around
 from paceline.explanation.replayed import find_again
 from paceline.explanation.text import explanation_lines
+from paceline.replay_command import report_problems
 from schemas.archive import BadLine, NotAnArchiveError, read_archive
 from streams.core.policy_file import load_policy
+from streams.replay import Problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +53,9 @@ def explain_command(
     policy_file: Path | None,
     as_json: bool,
 ) -> int:
-    """Explain; 0 when the finding was found, 2 when not, or when nothing could be read."""
+    """Explain; 0 when the finding was found, 2 when not, or when something up to it could not be read."""
     try:
-        explanation = _explanation(finding_id, archive, bootstrap, price_per_gpu_hour, policy_file)
+        explanation, problems = _explanation(finding_id, archive, bootstrap, price_per_gpu_hour, policy_file)
     except (_UnusableError, NotAnArchiveError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
@@ -63,18 +65,18 @@ def explain_command(
         for line in explanation_lines(explanation):
             print(line)
     sys.stdout.flush()
-    return 0
+    return report_problems(problems, None)
 
 
 def _explanation(
     finding_id: str, archive: Path | None, bootstrap: str | None, price: float | None, policy_file: Path | None
-) -> Explanation:
+) -> tuple[Explanation, Problems]:
     if price is not None and not 0 <= price < _MOST_PRICE:
         raise _UnusableError(f"--price-per-gpu-hour is {price:g}; it is a price, 0 or more")
     if archive is not None and bootstrap is None:
         return _from_archive(finding_id, archive, price, policy_file)
     if bootstrap is not None and archive is None:
-        return _from_topics(finding_id, bootstrap, price, policy_file)
+        return _from_topics(finding_id, bootstrap, price, policy_file), Problems()
     raise _UnusableError("explain reads one of an archive and --bootstrap")
 
 
@@ -85,7 +87,9 @@ def _policy(policy_file: Path | None) -> Policy | None:
         raise _UnusableError(str(error)) from None
 
 
-def _from_archive(finding_id: str, archive: Path, price: float | None, policy_file: Path | None) -> Explanation:
+def _from_archive(
+    finding_id: str, archive: Path, price: float | None, policy_file: Path | None
+) -> tuple[Explanation, Problems]:
     remade = find_again(archive_lines(archive), finding_id, _SITE, _policy(policy_file))
     finding = remade.finding or remade.recorded
     if finding is None:
@@ -93,9 +97,9 @@ def _from_archive(finding_id: str, archive: Path, price: float | None, policy_fi
     assert remade.roster is not None
     evidence = cited_records(archive_lines(archive), finding)
     if remade.finding is not None:
-        return explained(finding, "recomputed", remade.roster, remade.history, evidence, price)
+        return explained(finding, "recomputed", remade.roster, remade.history, evidence, price), remade.problems
     history = history_around(archive_lines(archive), finding, remade.roster)
-    return explained(finding, "recorded", remade.roster, history, evidence, price)
+    return explained(finding, "recorded", remade.roster, history, evidence, price), remade.problems
 
 
 def _told(known: dict[str, Finding]) -> str:

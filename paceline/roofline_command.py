@@ -36,7 +36,7 @@ _GpuKey = tuple[str, str]
 
 
 def roofline_command(archive: Path, as_json: bool, precision: str) -> int:
-    """Lists GPUs and jobs with their regime; 0 when the archive could be read, 2 when not or when no frame has a ratio."""
+    """Lists GPUs and jobs with their regime; 0 when all of the archive could be read, 2 when not or when no frame has a ratio."""
     tallies = Tallies(precision)
     unusable = 0
     status = 0
@@ -54,8 +54,9 @@ def roofline_command(archive: Path, as_json: bool, precision: str) -> int:
         status = 2
     if unusable:
         typer.echo(f"{unusable} lines could not be read and are in no figure", err=True)
+        status = 2
     found = list(tallies.records())
-    if not found:
+    if not found and status == 0:
         typer.echo(
             "paceline: no frame of the archive has a profiling ratio (DCGM fields 1002, 1004 and 1005)", err=True
         )

@@ -43,6 +43,7 @@ class Remade:
         roster: what was registered when it was made.
         recorded: the finding as the archive itself holds it, if it does.
         known: ids of other findings, to say what there is.
+        problems: lines on the way that could not be used: the figures may be without them.
     """
 
     finding: Finding | None = None
@@ -50,6 +51,7 @@ class Remade:
     roster: Roster | None = None
     recorded: Finding | None = None
     known: dict[str, Finding] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
 
 
 class _Watch:
@@ -127,7 +129,7 @@ def find_again(
     """
     watch = _Watch(finding_id)
     pipeline = _WatchedPipeline(site_id, policy, watch)
-    records = decoded(lines, Problems())
+    records = decoded(lines, watch.remade.problems)
     damage: NotAnArchiveError | None = None
     while watch.remade.finding is None:
         try:

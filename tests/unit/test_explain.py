@@ -235,6 +235,15 @@ def test_a_threshold_names_the_policy_that_set_it(tmp_path: Path) -> None:
     assert explanation["comparison"]["limit"] == pytest.approx(math.log(1.1))
 
 
+def test_a_line_that_cannot_be_read_is_named_beside_the_figures(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", job_records())
+    finding = found(path, "straggler")
+    path.write_bytes(b"no line\n" + path.read_bytes())
+    result = CliRunner().invoke(app, ["explain", finding.finding_id, str(path)])
+    assert (result.exit_code, "unusable: line 1: no JSON" in result.stderr) == (2, True)
+    assert result.stdout.startswith(finding.finding_id)
+
+
 def test_the_text_names_every_number_that_decides(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", job_records())
     finding = found(path, "straggler")
