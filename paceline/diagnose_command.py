@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,16 @@ def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None
         typer.echo(_sentence(verdict))
     for name, why in unreadable.items():
         typer.echo(f"paceline: {name} could not be read: {why}", err=True)
+    told = Counter(record.rank for record in digests)
+    for rank, count in sorted(told.items()):
+        if count > 1:
+            typer.echo(f"paceline: rank {rank} has {count} dumps; the latest counts", err=True)
+    for name in unreadable:
+        if rank_in_name(name) in verdict.culprit_ranks and rank_in_name(name) not in told:
+            typer.echo(
+                f"paceline: rank {rank_in_name(name)} is named without its dump, which is there: read it by other means",
+                err=True,
+            )
     in_logs = f" ranks_in_logs={len(from_logs)}" if from_logs else ""
     typer.echo(f"dumps={len(digests)} unreadable={len(unreadable)}{in_logs}", err=True)
     if not digests and not from_logs:

@@ -374,6 +374,17 @@ def test_the_command_prints_one_record_and_tells_by_its_status(tmp_path: Path, e
     assert "rank 1" in diagnose(tmp_path)[1]
 
 
+def test_the_command_says_whose_dump_counts_and_whose_is_there_unread(tmp_path: Path) -> None:
+    write(tmp_path, {0: world(3, 6, 5), 2: world(3, 6, 5)})
+    assert "named without its dump" not in diagnose(tmp_path)[2]
+    (tmp_path / "nccl_trace_rank_1").write_bytes(b"\x80")
+    (tmp_path / "old_dump_0").write_bytes((tmp_path / "nccl_trace_rank_0").read_bytes())
+    status, out, err = diagnose(tmp_path)
+    assert (status, "rank 1, not_entered" in out) == (1, True)
+    assert "rank 1 is named without its dump, which is there" in err
+    assert "rank 0 has 2 dumps; the latest counts" in err
+
+
 def test_the_command_s_status_is_0_without_a_hang_and_2_without_a_dump(tmp_path: Path) -> None:
     assert diagnose(tmp_path)[0] == 2
     assert diagnose(tmp_path / "none")[0] == 2
