@@ -51,7 +51,10 @@ def collectives_command(
     try:
         source = read_sources(files_in(paths))
         history = _read_history(history_path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        typer.echo(f"paceline: cannot read {error.filename}: {error.strerror}", err=True)
+        return _NOTHING_TO_READ
+    except ValueError as error:
         typer.echo(f"paceline: {error}", err=True)
         return _NOTHING_TO_READ
     figures, differing = figures_of(source.shares, ranks_per_node)

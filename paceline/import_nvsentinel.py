@@ -38,6 +38,9 @@ def import_nvsentinel(
     if (output is None) == (bootstrap_servers is None):
         typer.echo("paceline: either --output or --bootstrap", err=True)
         return 2
+    if not 1 <= len(site_id) <= 253:
+        typer.echo("paceline: --site is a name of 1 to 253 characters", err=True)
+        return 2
     events = HealthEvents(site_id, time.time_ns())
     try:
         with ExitStack() as stack:

@@ -47,8 +47,10 @@ def load_policy(path: Path, site_id: str) -> Policy:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: it is no UTF-8 text") from None
     return _policy_of(text, str(path), path.stem, site_id)
 
 

@@ -350,3 +350,5 @@ def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:
     both = CliRunner().invoke(app, ["import", "nvsentinel", str(source)])
     assert both.exit_code == 2
     assert "either --output or --bootstrap" in both.output
+    nameless = CliRunner().invoke(app, ["import", "nvsentinel", "x", "-o", "y", "--site", ""])
+    assert (nameless.exit_code, "--site is a name" in nameless.output) == (2, True)
