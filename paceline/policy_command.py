@@ -6,6 +6,7 @@ The clock is read here, for when a policy comes into force and for heartbeats.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from paceline.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from agents.publisher import KafkaPublisher
     from schemas.base import Record
@@ -57,16 +59,26 @@ def keep(
     if policy is None:
         _end_with(trouble)
         return
+    if not policy.kill_switch:
+        _end_with(_thrown_elsewhere(bootstrap, policy.site_id, file))
     stopped = stop_on_signals()
     publisher = _publisher(bootstrap)
     try:
-        _keep(publisher, file, site, policy, every, stopped)
+        _keep(
+            publisher, file, site, policy, every, stopped, partial(_thrown_elsewhere, bootstrap, policy.site_id, file)
+        )
     finally:
         publisher.close()
 
 
 def _keep(
-    publisher: KafkaPublisher, file: Path, site: str, policy: Policy, every_s: float, stopped: threading.Event
+    publisher: KafkaPublisher,
+    file: Path,
+    site: str,
+    policy: Policy,
+    every_s: float,
+    stopped: threading.Event,
+    thrown_elsewhere: Callable[[], str | None],
 ) -> None:
     from schemas.fleet import PolicyHeartbeat
 
@@ -77,8 +89,14 @@ def _keep(
             changed, trouble = _read(file, site)
             if changed is None:
                 typer.echo(f"paceline: {trouble}; policy {policy.policy_version} stays in force", err=True)
-            else:
-                policy, said_s = changed, float("-inf")
+            elif not _says_the_same(changed, policy):
+                # What lifts the switch is that it is taken out of this file, not that something else in it was changed.
+                is_asked = not (changed.kill_switch or policy.kill_switch)
+                thrown = thrown_elsewhere() if is_asked else None
+                if thrown is not None:
+                    typer.echo(f"paceline: {thrown}", err=True)
+                else:
+                    policy, said_s = changed, float("-inf")
         if time.monotonic() - said_s > _DAY_S and _send(publisher, policy) is None:
             said_s = time.monotonic()
             typer.echo(_published(policy), err=True)
@@ -108,6 +126,29 @@ def _read(file: Path, site: str) -> tuple[Policy | None, str]:
         text = f"{file}: effective_from_ns is {ahead_ns / 1e9:.0f} s ahead: a policy holds once it is read"
         return None, f"{text}, and this one would keep out those of today"
     return policy, ""
+
+
+def _says_the_same(policy: Policy, known: Policy) -> bool:
+    """Whether a file was written again and says what it said."""
+    return policy.model_copy(update={"effective_from_ns": known.effective_from_ns}) == known
+
+
+def _thrown_elsewhere(bootstrap_servers: str, site_id: str, file: Path) -> str | None:
+    """Why a policy without a kill switch must not be published by itself: the last one has it thrown; or it cannot be seen."""
+    from agents.actuators.permission import Permission
+    from agents.actuators.policy_feed import PolicyFeed, PolicyFeedError
+
+    try:
+        feed = PolicyFeed({"bootstrap.servers": bootstrap_servers, "client.id": "paceline-policy"}, Permission(site_id))
+    except PolicyFeedError as error:
+        return str(error)
+    try:
+        refusal = feed.refusal(time.time_ns())
+    finally:
+        feed.close()
+    if refusal is None or refusal.code != "kill_switch":
+        return None
+    return f"{refusal.text}, and {file} has not; lift it first: paceline policy put {file}"
 
 
 def _published(policy: Policy) -> str:

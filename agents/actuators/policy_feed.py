@@ -52,7 +52,14 @@ class PolicyFeed:
     def __init__(self, client: Mapping[str, object], permission: Permission, wait_s: float = 30.0) -> None:
         self._permission = permission
         self._consumer = Consumer(
-            {**client, "group.id": "paceline-act-policy", "enable.auto.commit": False, "enable.partition.eof": True}
+            {
+                **client,
+                "group.id": "paceline-act-policy",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                # librdkafka would write a line for each try to connect, twenty a second, and bury the one that says why.
+                "log_level": 2,
+            }
         )
         try:
             self._begin(wait_s)

@@ -58,10 +58,10 @@ class Turns(threading.Event):
         return False
 
 
-def keep(file: Path, brokers: Brokers, *between: Any) -> None:
+def keep(file: Path, brokers: Brokers, *between: Any, thrown: str | None = None) -> None:
     policy, trouble = policy_command._read(file, SITE)
     assert policy is not None, trouble
-    policy_command._keep(brokers, file, SITE, policy, 10.0, Turns(*between))  # type: ignore[arg-type]
+    policy_command._keep(brokers, file, SITE, policy, 10.0, Turns(*between), lambda: thrown)  # type: ignore[arg-type]
 
 
 def rewritten(file: Path, text: str) -> Any:
@@ -129,6 +129,32 @@ def test_a_policy_dated_ahead_is_refused_and_one_of_the_past_is_not(tmp_path: Pa
     file.write_text(f"effective_from_ns = {now_ns - 3600 * 10**9}")
     policy, trouble = policy_command._read(file, SITE)
     assert (policy is not None, trouble) == (True, "")
+
+
+def test_a_kill_switch_that_was_thrown_elsewhere_is_not_lifted_by_another_change(tmp_path: Path, capsys: Any) -> None:
+    file, brokers = tmp_path / "a.toml", Brokers()
+    file.write_text("")
+    keep(file, brokers, rewritten(file, 'mode = "auto"'), lambda: None, thrown="it is thrown")
+    assert [policy.mode for policy in policies(brokers)] == ["observe"]
+    assert "it is thrown" in capsys.readouterr().err
+
+
+def test_the_switch_of_the_kept_file_is_thrown_and_lifted_without_asking(tmp_path: Path) -> None:
+    file, brokers = tmp_path / "a.toml", Brokers()
+    file.write_text("")
+    keep(file, brokers, rewritten(file, "kill_switch = true"), rewritten(file, 'mode = "auto"'), thrown="it is thrown")
+    assert [(policy.kill_switch, policy.mode) for policy in policies(brokers)] == [
+        (False, "observe"),
+        (True, "observe"),
+        (False, "auto"),
+    ]
+
+
+def test_a_file_that_was_written_again_and_says_the_same_is_not_published(tmp_path: Path) -> None:
+    file, brokers = tmp_path / "a.toml", Brokers()
+    file.write_text('mode = "auto"')
+    keep(file, brokers, rewritten(file, 'mode = "auto"  # as before'), rewritten(file, 'mode = "approve"'))
+    assert [policy.mode for policy in policies(brokers)] == ["auto", "approve"]
 
 
 def test_a_thrown_kill_switch_is_said(tmp_path: Path, capsys: Any) -> None:
