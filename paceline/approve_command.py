@@ -44,7 +44,8 @@ def approve(
     if trouble is not None:
         typer.echo(f"paceline: {trouble}", err=True)
         raise typer.Exit(2)
-    typer.echo(f"consent to {command_id} published; what came of it is in the journal, and in actions", err=True)
+    told = "whether it counts is told in paceline.decisions.v1, and the order in paceline.actions.v1"
+    typer.echo(f"consent to {command_id} published; {told}", err=True)
 
 
 def _signed(

@@ -94,6 +94,8 @@ def rotate(
     until_ns = time.time_ns() + round(overlap_hours * 3.6e12)
     trouble = _add(ring, new_key, old.purpose, old.holder, lambda known: known.retired(old_id, until_ns))
     if trouble is None:
+        if old.valid_until_ns is not None:
+            until_ns = min(until_ns, old.valid_until_ns)  # a key that was retired before goes on no longer for it
         typer.echo(f"{old_id} expires {_moment(until_ns)}", err=True)
         typer.echo("take the ring to all actuators, then start the decisions role with the new key", err=True)
     _end_with(trouble)

@@ -153,7 +153,7 @@ def _thrown_elsewhere(bootstrap_servers: str, site_id: str, file: Path) -> str |
 
 def _published(policy: Policy) -> str:
     thrown = "; its kill switch is thrown, and nothing is done" if policy.kill_switch else ""
-    return f"policy {policy.policy_version} published{thrown}"
+    return f"policy {policy.policy_version} of site {policy.site_id} published{thrown}"
 
 
 def _written_ns(file: Path) -> int:

@@ -80,7 +80,7 @@ class PreflightHands:
         said = _last_word(told)
         if said is None:
             raise ActFailedError(f"the program ended with status {status} and no word of a pre-flight")
-        if _short(str(said.get("node"))) != _short(node_id):
+        if not _is_the_same(str(said.get("node")), node_id):
             raise ActFailedError(f"the pre-flight speaks of {plain_text(str(said.get('node')))!r}, not of {node_id!r}")
         fit, summary = said.get("fit"), plain_text(str(said.get("summary", "")))
         if (status, fit) == (0, True):
@@ -139,5 +139,6 @@ def _last_word(told: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("record") == "preflight" else None
 
 
-def _short(name: str) -> str:
-    return name.split(".", 1)[0]
+def _is_the_same(name: str, other: str) -> bool:
+    """Whether two names mean one node: one of them may leave out the domain, but two domains are two nodes."""
+    return name == other or (("." in name) != ("." in other) and name.split(".", 1)[0] == other.split(".", 1)[0])

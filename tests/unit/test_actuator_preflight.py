@@ -90,6 +90,7 @@ def test_what_the_program_says_in_words_and_by_its_status_is_the_result(
         [f"echo '{says(True)}'", "exit 255"],
         [f"echo '{says(True)}'", "kill -9 $$"],
         [f"echo '{says(True, node='node-2')}'"],
+        [f"echo '{says(True, node='node-1.dc2.example')}'"],
         [f"echo '{says(True)}'", "echo Traceback"],
         [f"echo '{says(True, record='preflight_check')}'"],
         ["echo '[]'"],

@@ -56,6 +56,11 @@ def test_rotation_keeps_the_old_key_until_the_overlap_is_over(keys: Any, tmp_pat
     first, second = load_keyring(tmp_path / "ring.json").keys
     assert first.valid_until_ns is not None
     assert 24.9 < (first.valid_until_ns - second.valid_from_ns) / 3.6e12 <= 25.0
+    again = keys(
+        "rotate", "--key", str(tmp_path / "a.key"), "--new-key", str(tmp_path / "c.key"), "--overlap-hours", "99"
+    )
+    assert load_keyring(tmp_path / "ring.json").keys[0] == first, "it goes on no longer for that"
+    assert again.stderr.splitlines()[0] == rotated.stderr.splitlines()[0]
 
 
 def test_a_revoked_key_is_listed_as_such(keys: Any, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_thrown_kill_switch_is_said(tmp_path: Path, capsys: Any) -> None:
     assert "kill switch is thrown" in capsys.readouterr().err
     file.write_text("kill_switch = false")
     keep(file, Brokers())
-    assert capsys.readouterr().err == "policy a published\n"
+    assert capsys.readouterr().err == f"policy a of site {SITE} published\n"
 
 
 def test_an_actuator_does_not_start_without_a_ring(tmp_path: Path) -> None:
