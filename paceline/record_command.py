@@ -94,6 +94,9 @@ def _record(output: Path, servers: str, options: RecordOptions, duration_s: floa
     if options.has_journal and (options.jobs or options.nodes):
         typer.echo("paceline: --journal needs all decisions: leave out --job and --node", err=True)
         return 2
+    if duration_s is not None and not options.is_live and not is_resumed:
+        typer.echo("paceline: --duration ends a recording with --live; a range ends with --to", err=True)
+        return 2
     known = _begun(output) if is_resumed else None
     if known is not None and known.head is not None:
         asked = known.head["asked"]
@@ -102,6 +105,8 @@ def _record(output: Path, servers: str, options: RecordOptions, duration_s: floa
     made_ms = known.head["begun_ms"] if known is not None and known.head is not None else now_ms
     start = parse_bound(options.start, made_ms)
     end = None if options.is_live else parse_bound(options.end, made_ms)
+    if start.time_ms is not None and end is not None and end.time_ms is not None and end.time_ms <= start.time_ms:
+        raise BoundError(f"--to {options.end} is not after --from {options.start}")
     whole, rest = _topics(options, start)
     stopped = stop_on_signals()
     positions = positions_of(known.blocks) if known is not None else {}
@@ -138,7 +143,8 @@ def _write(
             stream.truncate(known.whole_to)
             stream.seek(known.whole_to)
         writer = BlockWriter(stream, head, known.blocks if known is not None else None)
-        recorder, gaps = Recorder(writer, _selection(output, options, known)), 0
+        selection = _selection(output, options, known)
+        recorder, gaps = Recorder(writer, selection), 0
         with ProgressBar("recording", source.expected) as bar:
             for taken in source.messages(must_stop):
                 if taken is not None:
@@ -165,6 +171,8 @@ def _write(
     for topic, number in sorted(place for place, span in source.spans.items() if span.is_cut):
         typer.echo(f"{topic}/{number}: older records than those recorded are gone from the broker", err=True)
     typer.echo(f"{writer.lines} records in {len(writer.blocks)} blocks in {output}", err=True)
+    for name in selection.unseen():
+        typer.echo(f"paceline: no placement of {name} is in it: is that its name?", err=True)
     if not is_whole:
         typer.echo("interrupted before the end of the range; --resume goes on", err=True)
     return 0

@@ -246,14 +246,30 @@ class KafkaRange:
             if is_end:
                 return {place: min(offset, marks[place][1]) for place, offset in named.items()}
             return named
-        asked = [TopicPartition(*place, bound.time_ms) for place in places]
         offsets = {}
-        for place in answer(self._consumer, partial(self._offsets_for, asked), _TIMEOUT_S) if asked else []:
+        found = self._found_at(bound.time_ms, places)
+        if any(place.offset < 0 for place in found):
+            self._must_know_times(marks)
+        for place in found:
             # Nothing so late: the end that stands now.
             offsets[place.topic, place.partition] = (
                 place.offset if place.offset >= 0 else marks[place.topic, place.partition][1]
             )
         return offsets
+
+    def _found_at(self, time_ms: int, places: list[Place]) -> list[TopicPartition]:
+        asked = [TopicPartition(*place, time_ms) for place in places]
+        return answer(self._consumer, partial(self._offsets_for, asked), _TIMEOUT_S) if asked else []
+
+    def _must_know_times(self, marks: Mapping[Place, tuple[int, int]]) -> None:
+        """The embedded broker finds nothing at any time: what begins at one would be empty without a word.
+
+        Raises:
+            RangeError: nothing is found at the beginning of time where there are records.
+        """
+        found = self._found_at(1, [place for place, (low, high) in marks.items() if low < high])
+        if found and all(place.offset < 0 for place in found):
+            raise RangeError("these brokers cannot look a time up (the embedded one cannot): name offsets")
 
     def _offsets_for(self, asked: list[TopicPartition]) -> list[TopicPartition]:
         found = self._consumer.offsets_for_times(asked, timeout=_TIMEOUT_S)

@@ -37,6 +37,7 @@ class Selection:
         self._asked_jobs, self._asked_nodes = frozenset(job_ids), frozenset(node_ids)
         self.jobs, self.nodes = set(job_ids), set(node_ids)
         self._commands: set[str] = set()
+        self._placed: set[str] = set()
 
     def wants(self, taken: Taken) -> bool:
         """Whether a message is recorded; what is no JSON is, when its key is of a job or node that is wanted."""
@@ -85,12 +86,17 @@ class Selection:
             return True
         return bool(jobs & self.jobs or nodes & self.nodes)
 
+    def unseen(self) -> list[str]:
+        """Jobs that were asked for and that no placement named."""
+        return sorted(self._asked_jobs - self._placed)
+
     def learn(self, value: Any) -> None:
         """Take who runs where from a placement; other values say nothing about it."""
         if not isinstance(value, dict) or value.get("record") != "rank_placement":
             return
         job_id, node_id = value.get("job_id"), value.get("node_id")
         if job_id in self._asked_jobs and isinstance(node_id, str):
+            self._placed.add(job_id)
             self.nodes.add(node_id)
         if node_id in self._asked_nodes and isinstance(job_id, str):
             self.jobs.add(job_id)

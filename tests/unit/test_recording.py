@@ -129,7 +129,9 @@ def placement(job_id: str, node_id: str) -> Taken:
 
 def test_of_a_job_its_nodes_and_all_switches_are_recorded() -> None:
     selection = Selection(job_ids=("a",))
+    assert selection.unseen() == ["a"]
     assert selection.wants(placement("a", "node-1"))
+    assert selection.unseen() == []
     assert selection.wants(placement("b", "node-2"))
     assert [selection.wants(taken({"node_id": node})) for node in ("node-1", "node-2")] == [True, False]
     assert selection.wants(taken({"switch_id": "leaf"}, "paceline.fabric-frames.v1"))
