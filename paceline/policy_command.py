@@ -82,30 +82,40 @@ def _keep(
 ) -> None:
     from schemas.fleet import PolicyHeartbeat
 
-    written_ns, said_s = _written_ns(file), float("-inf")
+    # The file is read at once again: it may have been changed since it was read for the start.
+    written_ns: int | None = None
+    said_s, told = float("-inf"), None
     while True:
         if _written_ns(file) != written_ns:
             written_ns = _written_ns(file)
-            changed, trouble = _read(file, site)
+            changed, wrong = _read(file, site)
             if changed is None:
-                typer.echo(f"paceline: {trouble}; policy {policy.policy_version} stays in force", err=True)
+                typer.echo(f"paceline: {wrong}; policy {policy.policy_version} stays in force", err=True)
             elif not _says_the_same(changed, policy):
                 # What lifts the switch is that it is taken out of this file, not that something else in it was changed.
                 is_asked = not (changed.kill_switch or policy.kill_switch)
                 thrown = thrown_elsewhere() if is_asked else None
-                if thrown is not None:
-                    typer.echo(f"paceline: {thrown}", err=True)
-                else:
+                if thrown is None:
                     policy, said_s = changed, float("-inf")
-        if time.monotonic() - said_s > _DAY_S and _send(publisher, policy) is None:
-            said_s = time.monotonic()
-            typer.echo(_published(policy), err=True)
-        beat = PolicyHeartbeat(
-            site_id=policy.site_id, policy_version=policy.policy_version, event_time_ns=time.time_ns()
-        )
-        silence = _send(publisher, beat)
-        if silence is not None:
-            typer.echo(f"paceline: {silence}", err=True)
+                else:
+                    written_ns = None  # asked again at the next turn, or the change would be lost
+                    if thrown != told:
+                        typer.echo(f"paceline: {thrown}", err=True)
+                told = thrown
+        trouble = None
+        if time.monotonic() - said_s > _DAY_S:
+            trouble = _send(publisher, policy)
+            if trouble is None:
+                said_s = time.monotonic()
+                typer.echo(_published(policy), err=True)
+        if trouble is None:
+            beat = PolicyHeartbeat(
+                site_id=policy.site_id, policy_version=policy.policy_version, event_time_ns=time.time_ns()
+            )
+            trouble = _send(publisher, beat)
+        # A policy that nobody has heard may have the kill switch thrown: without it there is no sign of life either.
+        if trouble is not None:
+            typer.echo(f"paceline: {trouble}", err=True)
         if stopped.wait(every_s):
             return
 

@@ -111,6 +111,7 @@ def test_a_policy_that_the_brokers_did_not_take_is_published_again(tmp_path: Pat
     brokers.is_away = True
     keep(file, brokers, lambda: setattr(brokers, "is_away", False), lambda: None)
     assert len(policies(brokers)) == 2
+    assert brokers.records[:2] == policies(brokers), "no heartbeat for a policy that nobody has heard"
 
 
 def test_a_file_that_is_no_policy_is_told_with_status_2(tmp_path: Path) -> None:
@@ -136,7 +137,27 @@ def test_a_kill_switch_that_was_thrown_elsewhere_is_not_lifted_by_another_change
     file.write_text("")
     keep(file, brokers, rewritten(file, 'mode = "auto"'), lambda: None, thrown="it is thrown")
     assert [policy.mode for policy in policies(brokers)] == ["observe"]
-    assert "it is thrown" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("it is thrown") == 1
+
+
+def test_a_change_that_had_to_wait_is_published_once_the_switch_is_lifted(tmp_path: Path) -> None:
+    file, brokers, said = tmp_path / "a.toml", Brokers(), iter(["it is thrown", None])
+    file.write_text('mode = "auto"')
+    policy, _ = policy_command._read(file, SITE)
+    assert policy is not None
+    turns = Turns(rewritten(file, 'mode = "observe"'), lambda: None, lambda: None)
+    policy_command._keep(brokers, file, SITE, policy, 10.0, turns, lambda: next(said))  # type: ignore[arg-type]
+    assert [policy.mode for policy in policies(brokers)] == ["auto", "observe"]
+
+
+def test_a_switch_that_was_thrown_in_the_file_while_its_keeper_started_is_heard(tmp_path: Path) -> None:
+    file, brokers = tmp_path / "a.toml", Brokers()
+    file.write_text("")
+    policy, _ = policy_command._read(file, SITE)
+    assert policy is not None
+    file.write_text("kill_switch = true")
+    policy_command._keep(brokers, file, SITE, policy, 10.0, Turns(), lambda: None)  # type: ignore[arg-type]
+    assert policies(brokers)[-1].kill_switch
 
 
 def test_the_switch_of_the_kept_file_is_thrown_and_lifted_without_asking(tmp_path: Path) -> None:
