@@ -49,6 +49,7 @@ def collectives_command(
         0, or 2 if nothing could be used or the history could not be read or written.
     """
     try:
+        _must_be_meant(gpu_link_gb_s, port_gb_s, remember and history_path is None)
         source = read_sources(files_in(paths))
         history = _read_history(history_path)
     except OSError as error:
@@ -60,10 +61,12 @@ def collectives_command(
     figures, differing = figures_of(source.shares, ranks_per_node)
     _tell_left_out(source, differing)
     if not figures:
-        typer.echo(
-            "paceline: no collective has a duration and a size; dumps have durations with TORCH_NCCL_ENABLE_TIMING=1",
-            err=True,
+        why = (
+            "members tell different collectives, as traces of different steps do"
+            if differing
+            else "no collective has a duration and a size; dumps have durations with TORCH_NCCL_ENABLE_TIMING=1"
         )
+        typer.echo(f"paceline: {why}", err=True)
         return _NOTHING_TO_READ
 
     def limit_of(one: CollectiveFigures) -> float | None:
@@ -92,6 +95,14 @@ def collectives_command(
         typer.echo(f"paceline: {error}", err=True)
         return _NOTHING_TO_READ
     return 0
+
+
+def _must_be_meant(gpu_link_gb_s: float | None, port_gb_s: float | None, is_remembered_nowhere: bool) -> None:
+    for name, rate in (("--nvlink", gpu_link_gb_s), ("--network", port_gb_s)):
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"{name} is {rate:g}; it is GB/s, more than 0")
+    if is_remembered_nowhere:
+        raise ValueError("--remember needs a file: name it with --history")
 
 
 def _tell_left_out(source: CollectiveSource, differing: int) -> None:

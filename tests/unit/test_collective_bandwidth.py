@@ -310,6 +310,12 @@ def test_the_history_grows_only_when_asked_and_a_broken_one_is_refused(tmp_path:
     assert (status, "no history" in err) == (2, True)
 
 
+@pytest.mark.parametrize("options", [("--nvlink", "0"), ("--network", "nan"), ("--remember",)])
+def test_what_cannot_be_meant_is_bad_usage(tmp_path: Path, options: tuple[str, ...]) -> None:
+    status, told, err = diagnose(tmp_path, *options)
+    assert (status, told, err.count("\n"), options[0] in err) == (2, [], 1, True)
+
+
 def test_people_read_sentences(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, 1.0), 2))
