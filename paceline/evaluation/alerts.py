@@ -46,7 +46,8 @@ class Alert:
         classes: classes of the benchmark that the word may mean.
         subject: who is named; null for nobody.
         is_naming: whether it blames a rank, device, node, port, link or switch.
-        is_warning: whether it wants to be heard (job-level advice of severity info does not).
+        is_warning: whether it wants to be heard (job-level advice of severity info, and an incident that blames nobody and
+            rests on nothing else, does not).
         closed_ns: when it was taken back or was over; null while it stands.
         summary: its explanation.
     """
@@ -194,6 +195,7 @@ class Heard:
         evidence_ns = min((finding.event_time_ns for finding in known), default=event_ns)
         steps = [finding.step for finding in known if finding.step is not None]
         job_id = statement.culprit.job_id if statement.culprit is not None else None
+        is_naming = statement.culprit is not None and statement.culprit.level not in _NOBODY
         return Alert(
             statement.alert_id,
             said_ns,
@@ -203,7 +205,8 @@ class Heard:
             statement.cause,
             classes_of_incident(statement.cause),
             statement.culprit,
-            is_naming=statement.culprit is not None and statement.culprit.level not in _NOBODY,
+            is_naming=is_naming,
+            is_warning=is_naming or not known or any(finding.severity != "info" for finding in known),
             closed_ns=statement.closed_ns,
             summary=statement.summary,
         )

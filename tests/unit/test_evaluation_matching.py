@@ -381,6 +381,19 @@ def test_an_incident_without_a_culprit_blames_nobody() -> None:
     assert not told.is_naming
 
 
+@pytest.mark.parametrize(
+    ("who", "severity", "wants_to_be_heard"),
+    [(None, "info", False), (None, "warning", True), (subject(), "info", True)],
+)
+def test_an_incident_that_blames_nobody_on_advice_alone_is_advice(
+    who: Subject | None, severity: Any, wants_to_be_heard: bool
+) -> None:
+    basis = finding("f-1", "length_imbalance", 1004).model_copy(update={"severity": severity})
+    book = heard((1012, basis), (1020, incident(1009, who, "workload")))
+    (told,) = [alert for alert in book.alerts(lambda job, at: None) if alert.alert_id == "inc-1"]
+    assert told.is_warning == wants_to_be_heard
+
+
 def test_job_level_findings_are_alerts_and_observations_are_none() -> None:
     book = heard((1012, finding("f-2", "job_slowdown", 1010, step=104)), (1013, finding("f-3", "missing_ranks", 1010)))
     (told,) = book.alerts(lambda job, at: None)
