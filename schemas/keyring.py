@@ -7,13 +7,16 @@ and no longer. Plain data with pure changes; times are passed in. Files are read
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from schemas.base import EventTimeNs, Identifier, Record
 from schemas.errors import SchemaError
-from schemas.signatures import key_id_of
+from schemas.signatures import SIGNATURE_HEADER, MalformedSignatureError, holds, key_id_of, read_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "DEFAULT_OVERLAP_NS",
@@ -22,8 +25,10 @@ __all__ = [
     "Keyring",
     "KeyringError",
     "TrustedKey",
+    "UnprovenError",
     "UntrustedKeyError",
     "read_keyring",
+    "signer_of",
 ]
 
 KeyPurpose = Literal["commands", "approvals"]
@@ -37,16 +42,24 @@ class KeyringError(SchemaError):
     """A ring that does not hold, or a change that cannot be made; the text says what, in one line."""
 
 
-class UntrustedKeyError(SchemaError):
-    """A key that may not speak now.
+class UnprovenError(SchemaError):
+    """A message of which it is not proven that somebody sent it who may; the text says why, in one line.
 
     Attributes:
-        code: `unknown_key`, `key_of_other_purpose`, `key_revoked`, `key_not_yet_valid` or `key_expired`.
+        code: `unsigned`, `malformed_signature` or `bad_signature`, or that of an `UntrustedKeyError`.
     """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class UntrustedKeyError(UnprovenError):
+    """A key that may not speak now.
+
+    Attributes:
+        code: `unknown_key`, `key_of_other_purpose`, `key_revoked`, `key_not_yet_valid` or `key_expired`.
+    """
 
 
 class TrustedKey(Record):
@@ -174,6 +187,40 @@ class Keyring(Record):
 
     def _with(self, changed: TrustedKey) -> Keyring:
         return Keyring(keys=tuple(changed if key.key_id == changed.key_id else key for key in self.keys))
+
+
+def signer_of(
+    payload: bytes,
+    headers: Iterable[tuple[str, bytes | None]],
+    ring: Keyring,
+    purpose: KeyPurpose,
+    now_ns: int,
+    skew_ns: int,
+) -> TrustedKey:
+    """The key whose signature a message has, over its very bytes, if it may speak now; nothing of them is parsed.
+
+    Args:
+        payload: the message's value, as it came.
+        headers: all of its headers.
+        ring: who is trusted.
+        purpose: what for.
+        now_ns: the verifier's clock, nanoseconds since the epoch.
+        skew_ns: by how much that clock may be behind the one by which the key was made.
+
+    Raises:
+        UnprovenError: there is not one signature alone, it does not hold, or its key may not speak; the code says which.
+    """
+    signatures = [bytes(value) for name, value in headers if name == SIGNATURE_HEADER and value is not None]
+    if len(signatures) != 1:
+        raise UnprovenError("unsigned", f"it has {len(signatures)} signatures, not one")
+    try:
+        signature = read_signature(signatures[0])
+    except MalformedSignatureError as error:
+        raise UnprovenError("malformed_signature", str(error)) from None
+    key = ring.trusted(signature.key_id, purpose, now_ns, skew_ns)
+    if not holds(key.public_bytes(), payload, signature):
+        raise UnprovenError("bad_signature", f"its signature by {key.key_id} does not hold over its bytes")
+    return key
 
 
 def read_keyring(text: bytes | str) -> Keyring:

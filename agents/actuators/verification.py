@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from schemas.codec import MAX_RECORD_BYTES, decode
 from schemas.errors import InvalidRecordError
-from schemas.keyring import UntrustedKeyError
+from schemas.keyring import UnprovenError, signer_of
 from schemas.remediation import Command
-from schemas.signatures import SIGNATURE_HEADER, MalformedSignatureError, holds, read_signature
 from schemas.topics import topic_of
 
 if TYPE_CHECKING:
@@ -114,18 +113,10 @@ def _authentic(
     if payload is None or len(payload) > MAX_RECORD_BYTES:
         size = "no" if payload is None else len(payload)
         return Refusal("malformed", f"{size} bytes are no command")
-    signatures = [value for name, value in headers if name == SIGNATURE_HEADER and value is not None]
-    if len(signatures) != 1:
-        return Refusal("unsigned", f"it has {len(signatures)} signatures, not one")
     try:
-        signature = read_signature(signatures[0])
-        key = expected.keyring.trusted(signature.key_id, "commands", now_ns, SKEW_NS)
-    except MalformedSignatureError as error:
-        return Refusal("malformed_signature", str(error))
-    except UntrustedKeyError as error:
+        key = signer_of(payload, headers, expected.keyring, "commands", now_ns, SKEW_NS)
+    except UnprovenError as error:
         return Refusal(error.code, str(error))
-    if not holds(key.public_bytes(), payload, signature):
-        return Refusal("bad_signature", f"its signature by {signature.key_id} does not hold over its bytes")
     try:
         command = decode(_TOPIC, payload)
     except InvalidRecordError as error:
@@ -133,6 +124,6 @@ def _authentic(
     assert isinstance(command, Command)
     if _PLAIN_ID.fullmatch(command.command_id) is None:
         return Refusal("malformed", "signed, and its id has characters that no id has")
-    if command.key_id != signature.key_id:
-        return Refusal("key_mismatch", f"it names the key {command.key_id!r} and is signed by {signature.key_id}")
+    if command.key_id != key.key_id:
+        return Refusal("key_mismatch", f"it names the key {command.key_id!r} and is signed by {key.key_id}")
     return command

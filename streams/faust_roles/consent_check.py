@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas.keyring import UntrustedKeyError
-from schemas.signatures import SIGNATURE_HEADER, MalformedSignatureError, holds, read_signature
+from schemas.keyring import UnprovenError, signer_of
 from streams.core.position import MAX_AHEAD_NS
 
 if TYPE_CHECKING:
@@ -42,16 +41,8 @@ class ConsentCheck:
         """
         if self._keyring is None:
             return "no_keyring"
-        signatures = [bytes(value) for name, value in headers if name == SIGNATURE_HEADER and value is not None]
-        if len(signatures) != 1:
-            return "unsigned"
         try:
-            signature = read_signature(signatures[0])
-            key = self._keyring().trusted(signature.key_id, "approvals", self._clock_ns(), MAX_AHEAD_NS)
-        except MalformedSignatureError:
-            return "malformed_signature"
-        except UntrustedKeyError as error:
+            key = signer_of(payload, headers, self._keyring(), "approvals", self._clock_ns(), MAX_AHEAD_NS)
+        except UnprovenError as error:
             return error.code
-        if not holds(key.public_bytes(), payload, signature):
-            return "bad_signature"
         return None if key.holder == approval.approver else "another_approver"
