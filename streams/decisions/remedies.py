@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from schemas.fleet import Policy
     from schemas.remediation import CommandKind
 
-__all__ = ["ADVICE", "CLASS_OF_XID", "Level", "Remedy", "in_force", "remedy_for_class", "remedy_for_code", "restart_of"]
+__all__ = ["ADVICE", "CLASS_OF_XID", "Remedy", "in_force", "remedy_for_class", "remedy_for_code", "restart_of"]
 
-Level = Literal["gpu", "node", "port", "switch", "job"]
+_Level = Literal["gpu", "node", "port", "switch", "job"]
 
 _HOUR_NS = 3_600_000_000_000
 _MINUTE_NS = 60_000_000_000
@@ -29,7 +29,7 @@ _MINUTE_NS = 60_000_000_000
 CLASS_OF_XID = {79: "gpu_lost", 48: "gpu_memory", 63: "row_remap_pending", 92: "ecc_rate"}
 """Codes that have a row of their own; all others are the catalogue's."""
 
-_LEVELS: dict[str, Level] = {
+_LEVELS: dict[str, _Level] = {
     "reset_gpu": "gpu",
     "replace_hardware": "gpu",
     "restart_job": "job",
@@ -55,7 +55,6 @@ class Remedy:
     Attributes:
         cause_class: the class of the incident that it answers.
         kind: kind of command, or None when there is only advice.
-        level: what it is done to.
         when: at once, or after the next checkpoint.
         term_ns: how long after the deciding record the command stays valid.
         taint: Kubernetes taint that goes with it.
@@ -66,13 +65,22 @@ class Remedy:
 
     cause_class: str
     kind: CommandKind | None
-    level: Level = "node"
     when: Literal["now", "after_checkpoint"] = "now"
     term_ns: int = _HOUR_NS
     taint: str | None = None
     restarts_job: bool = False
     advice: str = ""
     code: str | None = None
+
+    @property
+    def level(self) -> _Level:
+        """What it is done to: it follows from the act, and for two acts from the class."""
+        if self.kind == "collect_evidence" and self.cause_class == "hang":
+            # Nobody is to blame yet: all ranks of the job are asked.
+            return "job"
+        if self.kind == "network_action" and self.cause_class == "switch":
+            return "switch"
+        return _LEVELS.get(self.kind or "", "node")
 
 
 def remedy_for_class(cause_class: str, policy: Policy | None = None) -> Remedy:
@@ -105,9 +113,7 @@ def remedy_for_code(source: str, code: int, policy: Policy | None = None) -> Rem
 
 def restart_of(remedy: Remedy) -> Remedy:
     """The restart that a remedy asks for besides: from the latest checkpoint, without what the remedy takes out."""
-    return replace(
-        remedy, kind="restart_job", level="job", when="now", term_ns=10 * _MINUTE_NS, taint=None, restarts_job=False
-    )
+    return replace(remedy, kind="restart_job", when="now", term_ns=10 * _MINUTE_NS, taint=None, restarts_job=False)
 
 
 def in_force(remedy: Remedy, policy: Policy | None) -> Remedy:
@@ -141,7 +147,6 @@ def _remedy(cause_class: str, row: Row, code: str | None = None) -> Remedy:
     return Remedy(
         cause_class,
         row.act,
-        _level(cause_class, row.act),
         row.when,
         row.valid_ns,
         row.taint,
@@ -149,12 +154,3 @@ def _remedy(cause_class: str, row: Row, code: str | None = None) -> Remedy:
         ADVICE[cause_class],
         code,
     )
-
-
-def _level(cause_class: str, act: CommandKind | None) -> Level:
-    if act == "collect_evidence" and cause_class == "hang":
-        # Nobody is to blame yet: all ranks of the job are asked.
-        return "job"
-    if act == "network_action" and cause_class == "switch":
-        return "switch"
-    return _LEVELS.get(act or "", "node")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streams.decisions.acts import RUNGS
-from streams.decisions.remedies import Level, Remedy
+from streams.decisions.remedies import Remedy
 
 if TYPE_CHECKING:
     from schemas.base import Record
@@ -109,7 +109,7 @@ class Verification:
             incident.state = "open"
             news = f"it passed pre-flight, and {other.component} of its node has an incident of its own"
             return [self._orders.transition(incident, at_ns, news)]
-        remedy = Remedy(incident.cause_class, "uncordon_node", "node", "now", _HOUR_NS)
+        remedy = Remedy(incident.cause_class, "uncordon_node", "now", _HOUR_NS)
         followed, incident.return_id = self._orders.follow_up(incident, remedy, at_ns, "it passed pre-flight")
         return followed
 
@@ -149,7 +149,7 @@ class Verification:
             )
         # What showed before the pre-flight is what that is to judge.
         incident.check_due_ns, incident.shows_from_ns, incident.again_ns = -1, at_ns, -1
-        remedy = Remedy(incident.cause_class, "run_preflight", "node", "after_checkpoint", 24 * _HOUR_NS)
+        remedy = Remedy(incident.cause_class, "run_preflight", "after_checkpoint", 24 * _HOUR_NS)
         followed, incident.check_id = self._orders.follow_up(
             incident, remedy, at_ns, "it is to be seen whether it is fit"
         )
@@ -162,8 +162,7 @@ class Verification:
             incident.state = "open"
             return [self._orders.transition(incident, at_ns, news)]
         kind, term_ns = following
-        level: Level = "gpu" if kind == "replace_hardware" else "node"
-        remedy = Remedy(incident.cause_class, kind, level, "now", term_ns)
+        remedy = Remedy(incident.cause_class, kind, "now", term_ns)
         followed, _ = self._orders.follow_up(incident, remedy, at_ns, news)
         return followed
 
