@@ -137,10 +137,7 @@ class KubeApi:
             NoSuchObjectError: there is no such node.
             ActFailedError: it refuses.
         """
-        return self._asked(
-            _READ_NODE,
-            lambda: self._core.read_node(name, _preload_content=False, _request_timeout=_TIMEOUT_S),
-        )
+        return self._asked(_READ_NODE, self._core.read_node, name)
 
     def patch_node(self, node: dict[str, Any], change: dict[str, Any]) -> None:
         """Change a node, if it is still as it was read.
@@ -157,16 +154,7 @@ class KubeApi:
         metadata = node["metadata"]
         expected = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
         body = {**change, "metadata": {**change.get("metadata", {}), **expected}}
-        self._asked(
-            _CHANGE_NODE,
-            lambda: self._core.patch_node(
-                metadata["name"],
-                body,
-                field_manager=FIELD_MANAGER,
-                _preload_content=False,
-                _request_timeout=_TIMEOUT_S,
-            ),
-        )
+        self._asked(_CHANGE_NODE, self._core.patch_node, metadata["name"], body, field_manager=FIELD_MANAGER)
 
     def pods_on(self, node_name: str) -> list[Pod]:
         """All pods that are on a node, by name.
@@ -175,12 +163,8 @@ class KubeApi:
             TargetAwayError: the server does not answer.
             ActFailedError: it refuses.
         """
-        answer = self._asked(
-            _LIST_PODS,
-            lambda: self._core.list_pod_for_all_namespaces(
-                field_selector=f"spec.nodeName={node_name}", _preload_content=False, _request_timeout=_TIMEOUT_S
-            ),
-        )
+        on_node = f"spec.nodeName={node_name}"
+        answer = self._asked(_LIST_PODS, self._core.list_pod_for_all_namespaces, field_selector=on_node)
         return sorted((_pod(item) for item in answer.get("items") or ()), key=lambda pod: pod.full_name)
 
     def evict(self, pod: Pod) -> None:
@@ -199,17 +183,15 @@ class KubeApi:
             metadata=client.V1ObjectMeta(name=pod.name, namespace=pod.namespace),
             delete_options=client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=pod.uid)),
         )
-        self._asked(
-            _EVICT,
-            lambda: self._core.create_namespaced_pod_eviction(
-                pod.name, pod.namespace, body, _preload_content=False, _request_timeout=_TIMEOUT_S
-            ),
-        )
+        self._asked(_EVICT, self._core.create_namespaced_pod_eviction, pod.name, pod.namespace, body)
 
-    def _asked(self, right: tuple[str, str], request: Callable[[], Any]) -> dict[str, Any]:
-        """The answer to a request, for which the server has to grant a right."""
+    def _asked(
+        self, right: tuple[str, str], request: Callable[..., Any], *arguments: object, **options: object
+    ) -> dict[str, Any]:
+        """The answer to a request, for which the server has to grant a right; each is bounded in time and read as JSON."""
         try:
-            answer = json.loads(request().data)
+            reply = request(*arguments, **options, _preload_content=False, _request_timeout=_TIMEOUT_S)
+            answer = json.loads(reply.data)
         except ApiException as error:
             raise _meaning(right, error) from None
         except urllib3.exceptions.SSLError as error:
