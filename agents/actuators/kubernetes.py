@@ -153,8 +153,6 @@ class KubernetesHands:
             ActFailedError: the server refused, or the node is no longer as it was seen.
         """
         name = self._name(command)
-        if command.kind == "uncordon_node":
-            return self._change(name, command, _node_of(state))
         said = self._change(name, command, _node_of(state))
         return f"{said}; {self._drain(name, command)}" if _evicts(command) else said
 

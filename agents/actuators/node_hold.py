@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agents.actuators.scontrol import plain_text
@@ -126,13 +126,7 @@ class NodeState:
 
     def is_as(self, other: NodeState) -> bool:
         """Whether whose node it is has not changed; taints come and go by Kubernetes' own doing."""
-        return (self.uid, self.unschedulable, self.held_by, self.hold, self.others) == (
-            other.uid,
-            other.unschedulable,
-            other.held_by,
-            other.hold,
-            other.others,
-        )
+        return replace(other, taints=self.taints) == self
 
 
 def node_state(node: dict[str, Any]) -> NodeState:
