@@ -131,17 +131,15 @@ class Actuator:
         verdict = verify(payload, headers, expected, now_ns)
         if isinstance(verdict, Refusal):
             # What came before and has expired since is a repeat: to tell its expiry would deny what was done.
-            repeat = self._repeat(verdict.command, payload, place) if verdict.outcome == "expired" else None
-            if repeat is None:
-                return self._refuse(verdict, payload, place, now_ns)
-            return repeat if isinstance(repeat, str) else self._refuse(repeat, payload, place, now_ns)
+            repeat = self._repeat(verdict.command, payload, place, now_ns) if verdict.outcome == "expired" else None
+            return repeat if repeat is not None else self._refuse(verdict, payload, place, now_ns)
         assert payload is not None
         command = verdict
         if not self._is_ours(command):
             return "passed_over"
-        repeat = self._repeat(command, payload, place)
+        repeat = self._repeat(command, payload, place, now_ns)
         if repeat is not None:
-            return repeat if isinstance(repeat, str) else self._refuse(repeat, payload, place, now_ns)
+            return repeat
         refusal = self._out_of_order(command)
         if refusal is not None:
             return self._refuse(refusal, payload, place, now_ns)
@@ -149,8 +147,8 @@ class Actuator:
         self._memory.accept(command, payload, _name(place), now_ns)
         return self._carry_out(command)
 
-    def _repeat(self, command: Command | None, payload: bytes | None, place: Evidence) -> Refusal | str | None:
-        """What a command comes to whose id came before: a refusal or a word; None for one that is new."""
+    def _repeat(self, command: Command | None, payload: bytes | None, place: Evidence, now_ns: int) -> str | None:
+        """What a command comes to whose id came before, in a word; None for one that is new."""
         known = self._memory.known(command.command_id) if command is not None else None
         if known is None:
             return None
@@ -159,7 +157,8 @@ class Actuator:
             # Kafka gave it out again: its result is in the outbox, or was sent.
             return "redelivered"
         how = "the same bytes" if known.digest == digest else "other bytes"
-        return Refusal("reused_id", f"its id came before at {known.place}, with {how}; nothing was done", command)
+        refusal = Refusal("reused_id", f"its id came before at {known.place}, with {how}; nothing was done", command)
+        return self._refuse(refusal, payload, place, now_ns)
 
     def _is_ours(self, command: Command) -> bool:
         """Whether a command is of a kind and mode that this actuator does; others' are no business of its own."""
