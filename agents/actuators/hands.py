@@ -35,8 +35,8 @@ class ActFailedError(Exception):
     """The act was refused or broke off; whether it took effect is seen by looking."""
 
 
-class ActRefusedError(ActFailedError):
-    """Whom the act would go through does not want it, and has done nothing.
+class _ToldFailureError(ActFailedError):
+    """What became of the act is known, and needs no look.
 
     Args:
         code: one word for why, of the result.
@@ -48,17 +48,12 @@ class ActRefusedError(ActFailedError):
         self.code = code
 
 
-class PartlyDoneError(ActFailedError):
-    """The target is taken out and held from here, and what else was to be done was not.
+class ActRefusedError(_ToldFailureError):
+    """Whom the act would go through does not want it, and has done nothing."""
 
-    Args:
-        code: one word for why, of the result.
-        text: one line for people.
-    """
 
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+class PartlyDoneError(_ToldFailureError):
+    """The target is taken out and held from here, and what else was to be done was not."""
 
 
 @dataclass(frozen=True, slots=True)
