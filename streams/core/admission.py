@@ -26,12 +26,11 @@ def refusal(record: Record, key: bytes | None, schema: str | None, position: Pos
         schema: the message's `schema` header, as `paceline.gpu-frame.v1`; null is not held against the record.
         position: topic, offset and append time.
     """
-    if schema is not None and schema != schema_name(record):
-        return f"its schema header is {schema[:100]!r}, and it reads as {schema_name(record)}"
-    ahead_ns = ahead_of_append_ns(record, position)
-    if ahead_ns > MAX_AHEAD_NS:
-        return f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
-    return refusal_of_name(record, key, None, position.topic)
+    return (
+        _refusal_of_schema(record, schema)
+        or _refusal_of_time(record, position)
+        or _refusal_of_key(record, key, position.topic)
+    )
 
 
 def refusal_of_name(record: Record, key: bytes | None, schema: str | None, topic: str) -> str | None:
@@ -43,8 +42,23 @@ def refusal_of_name(record: Record, key: bytes | None, schema: str | None, topic
         schema: as for `refusal`.
         topic: full name or family.
     """
-    if schema is not None and schema != schema_name(record):
-        return f"its schema header is {schema[:100]!r}, and it reads as {schema_name(record)}"
+    return _refusal_of_schema(record, schema) or _refusal_of_key(record, key, topic)
+
+
+def _refusal_of_schema(record: Record, schema: str | None) -> str | None:
+    if schema is None or schema == schema_name(record):
+        return None
+    return f"its schema header is {schema[:100]!r}, and it reads as {schema_name(record)}"
+
+
+def _refusal_of_time(record: Record, position: Position) -> str | None:
+    ahead_ns = ahead_of_append_ns(record, position)
+    if ahead_ns <= MAX_AHEAD_NS:
+        return None
+    return f"event time is {ahead_ns / 1e9:.0f} s ahead of its arrival; at most {MAX_AHEAD_NS // 10**9} s is taken"
+
+
+def _refusal_of_key(record: Record, key: bytes | None, topic: str) -> str | None:
     name = topic_named(topic).key(record)
     if key is None:
         return f"the record is of {name!r} and was published without a key"

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import InvalidRecordError
 from schemas.fleet import Policy
-from streams.core.admission import refusal
+from streams.core.admission import refusal_of_name
 from streams.core.policy_file import check_policy
-from streams.core.position import Position
 
 if TYPE_CHECKING:
     from schemas.base import Record
@@ -32,7 +31,7 @@ def take_reference(roster: Roster, record: Record, key: bytes | None, schema: st
         InvalidRecordError: key or header is not the record's.
         ValueError: a policy that names what there is not.
     """
-    refused = refusal(record, key, schema, Position(place.topic, place.partition, place.offset, 0))
+    refused = refusal_of_name(record, key, schema, place.topic)
     if refused is not None:
         raise InvalidRecordError(refused)
     if isinstance(record, Policy):
