@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from streams.decisions.acts import COSTS_A_NODE, GIVES_BACK
 from streams.decisions.remedies import Remedy, remedy_for_class, remedy_for_code
 from streams.decisions.repeats import AppCodeRepeats
+from streams.decisions.signs import is_observed_only
 from streams.decisions.storms import Storms
 
 if TYPE_CHECKING:
@@ -186,10 +187,9 @@ class DeviceFaults:
 
 def _says_recovered(finding: Finding) -> bool:
     """Whether it is the driver's line that a GPU needs no recovery any more (Xid 154, "None")."""
-    values = finding.values
-    if not values.get("trusted") or values.get("masked"):
+    if finding.kind != "xid" or is_observed_only(finding):
         return False
-    return finding.kind == "xid" and values.get("code") == _RECOVERY and values.get("recovery_action") == "none"
+    return finding.values.get("code") == _RECOVERY and finding.values.get("recovery_action") == "none"
 
 
 _RECOVERY = 154
@@ -204,6 +204,6 @@ def _remedy_of(finding: Finding, policy: Policy | None) -> Remedy | None:
     """What the failure table or the catalogue has for a code or an uncorrectable error."""
     if finding.kind == "uncorrectable_ecc":
         return remedy_for_class("gpu_memory", policy) if finding.urgent else None
-    if not finding.values.get("trusted") or finding.values.get("masked"):
+    if is_observed_only(finding):
         return None
     return remedy_for_code(finding.kind, int(str(finding.values.get("code"))), policy)

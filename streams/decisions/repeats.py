@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from schemas import catalog
+from streams.decisions.signs import is_observed_only
 
 if TYPE_CHECKING:
     from schemas.findings import Finding
@@ -40,9 +41,7 @@ class AppCodeRepeats:
             job_id: the job that ran there; a code that no job can have caused is none of the application's.
         """
         code = finding.values.get("code")
-        if finding.kind != "xid" or not isinstance(code, int) or job_id is None:
-            return False
-        if not finding.values.get("trusted") or finding.values.get("masked"):
+        if finding.kind != "xid" or not isinstance(code, int) or job_id is None or is_observed_only(finding):
             return False
         entry = catalog.xid(code)
         if entry is None or entry.severity != "app" or code == _CLEANUP or not component.startswith("gpu:"):

@@ -14,7 +14,7 @@ from schemas import catalog
 if TYPE_CHECKING:
     from schemas.findings import Finding
 
-__all__ = ["Signs", "class_of"]
+__all__ = ["Signs", "class_of", "is_observed_only"]
 
 _AGENT_RULES = frozenset(
     {
@@ -29,6 +29,11 @@ _AGENT_RULES = frozenset(
 def class_of(rule: str) -> str:
     """Who can have written the records under a rule's findings: `agent` or `tenant`."""
     return "agent" if rule in _AGENT_RULES else "tenant"
+
+
+def is_observed_only(finding: Finding) -> bool:
+    """Whether a kernel code is on record and no more: a process may have written its line, or the node's own state masks it."""
+    return not finding.values.get("trusted") or bool(finding.values.get("masked"))
 
 
 _ONCE = frozenset({"xid", "sxid", "uncorrectable_ecc"})
