@@ -71,12 +71,10 @@ def slurm(
     announce: _Announce = False,
 ) -> None:
     """Drain, resume and reboot Slurm's nodes, and requeue its jobs."""
-    from agents.actuators.actuator import ActuatorSettings
-    from agents.actuators.limits import LocalLimits
     from agents.actuators.scontrol import Scontrol
     from agents.actuators.slurm import SlurmHands
 
-    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    settings = _settings(actuator_id, site, costly_per_hour, only, never)
     program = Scontrol(scontrol)
     hands = SlurmHands(program, short_names)
     # A request of an actuator that was killed is waited for, before the next one looks whether it took effect.
@@ -111,9 +109,6 @@ def kubernetes(
     announce: _Announce = False,
 ) -> None:
     """Cordon, taint, drain and give back nodes of Kubernetes."""
-    from agents.actuators.actuator import ActuatorSettings
-    from agents.actuators.limits import LocalLimits
-
     try:
         from agents.actuators.kube_api import KubeApi, KubeSettingsError
         from agents.actuators.kubernetes import KubernetesHands, KubernetesSettings, read_node_names
@@ -132,7 +127,7 @@ def kubernetes(
         raise typer.Exit(2) from None
     stopped = stop_on_signals()
     hands = KubernetesHands(api, KubernetesSettings(names, short_names, drain_wait_s), time.time_ns, stopped.wait)
-    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    settings = _settings(actuator_id, site, costly_per_hour, only, never)
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
 
 
@@ -157,12 +152,10 @@ def job(
     announce: _Announce = False,
 ) -> None:
     """Restart jobs, move their ranks to spares and ask for dumps, through the controllers of the jobs."""
-    from agents.actuators.actuator import ActuatorSettings
     from agents.actuators.job_controller import JOB_KINDS, JobControllerHands, Patience
     from agents.actuators.job_spool import JobSpool
-    from agents.actuators.limits import LocalLimits
 
-    wanted = frozenset(kinds.replace(" ", "").split(","))
+    wanted = _kinds(kinds)
     if not wanted <= JOB_KINDS or not controller.is_dir():
         unknown = sorted(wanted - JOB_KINDS)
         told = f"no kind {unknown[0]!r}; there are {', '.join(sorted(JOB_KINDS))}" if unknown else f"no {controller}"
@@ -170,7 +163,7 @@ def job(
         raise typer.Exit(2)
     stopped = stop_on_signals()
     hands = JobControllerHands(JobSpool(controller), wanted, stopped.wait, Patience(take_s, answer_s))
-    settings = ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+    settings = _settings(actuator_id, site, costly_per_hour, only, never)
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
 
 
@@ -192,8 +185,6 @@ def preflight(
     """Have nodes checked by a program of your own, and say whether they are fit."""
     import os
 
-    from agents.actuators.actuator import ActuatorSettings
-    from agents.actuators.limits import LocalLimits
     from agents.actuators.preflight_program import PreflightHands
 
     if not (program.is_file() and os.access(program, os.X_OK)):
@@ -201,7 +192,7 @@ def preflight(
         raise typer.Exit(2)
     stopped = stop_on_signals()
     hands = PreflightHands(program.absolute(), limit_s, stopped.wait)
-    settings = ActuatorSettings(actuator_id, site, LocalLimits(0, tuple(only), tuple(never)))
+    settings = _settings(actuator_id, site, 0, only, never)
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce, stopped=stopped))
 
 
@@ -228,19 +219,16 @@ def webhook(
     """Hand commands to a receiver of your own as signed CloudEvents over HTTPS."""
     import json
 
-    from agents.actuators.actuator import ActuatorSettings
-    from agents.actuators.limits import LocalLimits
     from agents.actuators.webhook import WebhookHands, WebhookSettings, WebhookSettingsError
     from schemas.key_files import KeyFileError, read_secret
     from schemas.remediation import COMMAND_KINDS
 
-    limits = LocalLimits(costly_per_hour, tuple(only), tuple(never))
     try:
         hands = WebhookHands(
             WebhookSettings(
                 url,
                 WebhookSettings.secret_of(read_secret(secret_file)),
-                frozenset(kinds.replace(" ", "").split(",")) if kinds is not None else frozenset(COMMAND_KINDS),
+                _kinds(kinds) if kinds is not None else frozenset(COMMAND_KINDS),
                 json.loads(template.read_text(encoding="utf-8")) if template is not None else None,
                 ca_file=str(ca_file) if ca_file is not None else None,
             ),
@@ -252,8 +240,19 @@ def webhook(
     except (OSError, ValueError) as error:
         typer.echo(f"paceline: {template}: {error}", err=True)
         raise typer.Exit(2) from None
-    settings = ActuatorSettings(actuator_id, site, limits)
+    settings = _settings(actuator_id, site, costly_per_hour, only, never)
     raise typer.Exit(_run(bootstrap, settings, hands, keyring, state_dir, announce))
+
+
+def _settings(actuator_id: str, site: str, costly_per_hour: int, only: list[str], never: list[str]) -> ActuatorSettings:
+    from agents.actuators.actuator import ActuatorSettings
+    from agents.actuators.limits import LocalLimits
+
+    return ActuatorSettings(actuator_id, site, LocalLimits(costly_per_hour, tuple(only), tuple(never)))
+
+
+def _kinds(text: str) -> frozenset[str]:
+    return frozenset(text.replace(" ", "").split(","))
 
 
 def _run(
