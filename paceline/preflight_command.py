@@ -7,6 +7,7 @@ import socket
 import sys
 import traceback
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from agents.preflight.check import Fitness, PreflightCheck
+    from agents.preflight.pairs import PairsSettings
     from agents.settings import AgentSettings
     from paceline.preflight_node import NodeReader
     from paceline.preflight_options import NodeOptions, PairsOptions
@@ -178,12 +180,12 @@ def preflight_command(
         selected |= {"pairs"} if pairs else set()
         required = _required(require, selected)
         name = node_name or settings.node_id or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        if "pairs" in selected:  # what is missing is said before anything takes time
-            pairs_settings(of_pairs, name, os.environ)
+        # What is missing is said before anything takes time.
+        place = pairs_settings(of_pairs, name, os.environ) if "pairs" in selected else None
     except (SettingsError, PreflightUsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
-    checks = _checks(settings, name, selected, timeout_s, of_node, of_pairs)
+    checks = _checks(settings, name, selected, timeout_s, of_node, of_pairs, place)
     order = list(CHECKS)
     checks.sort(key=lambda check: (order.index(check.name), check.bears_on != "node"))
     found = fitness(checks, required)
@@ -198,35 +200,33 @@ def _checks(
     timeout_s: float,
     of_node: NodeOptions,
     of_pairs: PairsOptions,
+    place: PairsSettings | None,
 ) -> list[PreflightCheck]:
     checks: list[PreflightCheck] = []
-    readers: list[NodeReader] = []
 
+    @cache
     def reader() -> NodeReader:
         from agents.identity import AgentIdentity
         from paceline.preflight_node import NodeReader
 
-        if not readers:
-            identity = AgentIdentity(name, "preflight", "preflight")
-            readers.append(NodeReader.of_this_node(settings, identity, timeout_s))
-        return readers[0]
+        return NodeReader.of_this_node(settings, AgentIdentity(name, "preflight", "preflight"), timeout_s)
 
     if set(selected) - {"pairs"}:
         from paceline.preflight_node import node_checks
 
         checks += node_checks(reader(), name, selected, of_node)
-    if "pairs" in selected:
-        checks += _with_others(name, reader, of_node, of_pairs)
+    if place is not None:
+        checks += _with_others(place, reader, of_node, of_pairs)
     return checks
 
 
 def _with_others(
-    name: str, reader: Callable[[], NodeReader], of_node: NodeOptions, of_pairs: PairsOptions
+    place: PairsSettings, reader: Callable[[], NodeReader], of_node: NodeOptions, of_pairs: PairsOptions
 ) -> list[PreflightCheck]:
     from agents.preflight.check import PreflightCheck
     from agents.preflight.member import take_part
     from agents.preflight.pairs import PairsError
-    from paceline.preflight_pairs import nccl_meters, pair_checks, pairs_settings
+    from paceline.preflight_pairs import nccl_meters, pair_checks
 
     def count() -> int:
         from paceline.preflight_node import count_of_gpus
@@ -236,12 +236,11 @@ def _with_others(
     def say(what: str) -> None:
         typer.echo(f"paceline: {what}", err=True)
 
-    settings = pairs_settings(of_pairs, name, os.environ)
     meters = nccl_meters(of_pairs, of_node.nccl_program, count, os.environ)
     try:
-        return pair_checks(take_part(settings, meters, say), settings.rank)
+        return pair_checks(take_part(place, meters, say), place.rank)
     except PairsError as error:
-        return [PreflightCheck("pairs", name, "not_measured", str(error))]
+        return [PreflightCheck("pairs", place.name, "not_measured", str(error))]
 
 
 def _required(text: str | None, selected: set[str]) -> set[str]:
