@@ -49,7 +49,7 @@ def attribute(
     subject: Subject,
     values: dict[str, Any],
     onset_ns: int,
-    now_ns: int,
+    until_ns: int,
     observations: Observations,
     names: DeviceNames,
 ) -> Attribution:
@@ -59,14 +59,14 @@ def attribute(
         subject: the slow rank, group or node.
         values: the finding's figures, among them the excess of each part of own time.
         onset_ns: when it became slow.
-        now_ns: event time of the decision.
+        until_ns: until when a cause may have begun: the decision, or earlier.
         observations: what is known of devices.
         names: names of GPUs.
     """
     gpu = names.of(subject)
     start_ns = onset_ns - _LOOK_BACK_NS
     for kind, cause_class, words in _DEVICE_CAUSES:
-        seen = observations.around(subject.node_id, start_ns, now_ns, kind)
+        seen = observations.around(subject.node_id, start_ns, until_ns, kind)
         matching = [o for o in seen if gpu is None or o.gpu == gpu]
         if len({o.gpu for o in matching}) == 1:
             return _device(cause_class, words, subject, matching, names)

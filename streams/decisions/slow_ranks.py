@@ -33,7 +33,6 @@ EVIDENCE_NS = 5_000_000_000
 _HEAT_SPAN_NS = 600_000_000_000
 """GPUs that begin to slow for heat within this span are looked at together: heat rises over minutes."""
 
-
 _LATEST_CAUSE_NS = 120_000_000_000
 """How long after a rank became slow its cause may show: violations add up over a minute, and a node is read at least once a
 minute. What a device says later was not the cause of what came before."""
@@ -113,13 +112,15 @@ class SlowRanks:
             return []
         if incident.culprit is None or incident.slowdown is None:
             return []
-        if finding.onset_ns > incident.onset_ns + _LATEST_CAUSE_NS:
+        latest_ns = incident.onset_ns + _LATEST_CAUSE_NS
+        if finding.onset_ns > latest_ns:
             return []
         found = attribute(
             incident.culprit,
             incident.values,
             incident.onset_ns,
-            finding.event_time_ns,
+            # What has begun too late is remembered too, and is no cause because another finding is early enough.
+            min(finding.event_time_ns, latest_ns),
             self._observations,
             self._names,
         )
