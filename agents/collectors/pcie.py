@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agents.identity import AgentIdentity
     from agents.settings import AgentSettings
 
-__all__ = ["PcieCollector", "run_lspci"]
+__all__ = ["NO_ANSWER", "PcieCollector", "run_lspci"]
 
 _NVIDIA = "0x10de"
 _DISPLAY, _NETWORK = "0x03", "0x02"
@@ -39,7 +39,8 @@ _AER = {
 
 _NO_LINK = {"link_gen": None, "link_width": None, "max_link_gen": None, "max_link_width": None}
 
-_LOST = "PCIe device does not answer"
+NO_ANSWER = "PCIe device does not answer"
+"""`read_error` of a GPU whose link reads as that of a device which is gone."""
 
 _LIST_EVERY = 60
 _ASK_LSPCI_EVERY = 10
@@ -197,7 +198,7 @@ class PcieCollector:
 
 
 def _columns(link: Row) -> dict[str, Any]:
-    fault = {"read_error": _LOST} if link["device_lost"] else {}
+    fault = {"read_error": NO_ANSWER} if link["device_lost"] else {}
     return {
         **fault,
         "pci_bus_id": link["pci_bus_id"],

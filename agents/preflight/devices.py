@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from agents.collectors.nvml_errors import LOST, RESET_REQUIRED
+from agents.collectors.pcie import NO_ANSWER
 from agents.preflight.check import PreflightCheck, Status
 
 __all__ = ["device_checks", "gpu_name", "in_use", "port_checks"]
 
-_FATAL_READ_ERRORS = ("GPU is lost", "GPU requires reset", "PCIe device does not answer")
+_FATAL_READ_ERRORS = (LOST, RESET_REQUIRED, NO_ANSWER)
 _RECOVERY_ACTIONS = {1: "reset the GPU", 2: "reboot the node", 3: "drain P2P", 4: "drain and reset"}
 _MOST_REMAPPED_ROWS = 512
 """Rows remapped after uncorrectable errors, from which on DCGM fails a GPU."""
