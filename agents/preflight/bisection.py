@@ -20,12 +20,9 @@ from math import ceil, floor, log2
 from statistics import median
 from typing import Any
 
-from agents.preflight.matching import least_used_matching, neighbours
+from agents.preflight.matching import Pair, least_used_matching, neighbours, pair_of
 
 __all__ = ["Bisection", "BisectionLimits", "BisectionVerdict", "Pair", "most_rounds"]
-
-Pair = tuple[int, int]
-"""Two ranks, the lower one first."""
 
 _SMALL = 8
 """Below so many nodes two slow ones can be in every pair of two rounds, so that a third one is needed to see the pace."""
@@ -181,7 +178,7 @@ class Bisection:
             partner = min(free, key=lambda other: (tried[other], abs(other - node), other), default=None)
             if partner is not None:
                 free.remove(partner)
-                asked.append(_pair(node, partner))
+                asked.append(pair_of(node, partner))
         for doubts in (evidence.slow_between_good(), evidence.missed_between_good()):
             for pair, count in sorted(doubts.items()):
                 if count < self.limits.confirmations and pair[0] in free and pair[1] in free:
@@ -278,7 +275,3 @@ def _is_disturbed(fast: Collection[Pair], slow: Collection[Pair], good: Collecti
 
 def _within(pairs: Iterable[Pair], nodes: Collection[int]) -> int:
     return sum(low in nodes and high in nodes for low, high in pairs)
-
-
-def _pair(one: int, other: int) -> Pair:
-    return (one, other) if one < other else (other, one)

@@ -21,7 +21,7 @@ from agents.preflight.sealed import Doorkeeper, SealedConnection, SealedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agents.preflight.bisection import Pair
+    from agents.preflight.matching import Pair
     from agents.preflight.pairs import PairsSettings
 
 __all__ = ["Coordinator"]

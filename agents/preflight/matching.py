@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["least_used_matching", "neighbours"]
+__all__ = ["Pair", "least_used_matching", "neighbours", "pair_of"]
 
 Pair = tuple[int, int]
+"""Two ranks, the lower one first."""
+
+
+def pair_of(one: int, other: int) -> Pair:
+    """The pair of two ranks, in whichever order they are named."""
+    return (one, other) if one < other else (other, one)
 
 
 def neighbours(nodes: Sequence[int], shift: int) -> Iterator[Pair]:
@@ -16,7 +22,7 @@ def neighbours(nodes: Sequence[int], shift: int) -> Iterator[Pair]:
     """
     turned = [*nodes[shift:], *nodes[:shift]]
     for one, other in zip(turned[::2], turned[1::2], strict=False):
-        yield (one, other) if one < other else (other, one)
+        yield pair_of(one, other)
 
 
 def least_used_matching(nodes: Sequence[int], used: Mapping[Pair, int]) -> tuple[Pair, ...]:
