@@ -59,14 +59,13 @@ def keep(
     if policy is None:
         _end_with(trouble)
         return
+    thrown_elsewhere = partial(_thrown_elsewhere, bootstrap, policy.site_id, file)
     if not policy.kill_switch:
-        _end_with(_thrown_elsewhere(bootstrap, policy.site_id, file))
+        _end_with(thrown_elsewhere())
     stopped = stop_on_signals()
     publisher = _publisher(bootstrap)
     try:
-        _keep(
-            publisher, file, site, policy, every, stopped, partial(_thrown_elsewhere, bootstrap, policy.site_id, file)
-        )
+        _keep(publisher, file, site, policy, every, stopped, thrown_elsewhere)
     finally:
         publisher.close()
 
