@@ -5,47 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from power_cut import Cut
+
 from deploy.job_controller.checkpoints import Checkpoints
 from deploy.job_controller.controller import JobController
 from deploy.job_controller.job_settings import JobSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["NOW_NS", "TERM_NS", "Cut", "FakeWorkers", "PowerCutError", "Rig"]
+__all__ = ["NOW_NS", "TERM_NS", "FakeWorkers", "Rig"]
 
 NOW_NS = 1_760_000_000_000_000_000
 TERM_NS = 3_600_000_000_000
-
-
-class PowerCutError(BaseException):
-    """The process ends here: nothing after it runs, and nobody may catch it."""
-
-
-class Cut:
-    """Ends the process before or after the n-th thing that others could see."""
-
-    def __init__(self) -> None:
-        self.left = -1
-        self.is_off = False
-
-    def pass_by(self) -> None:
-        if self.is_off:
-            raise PowerCutError
-        self.left -= 1
-        if self.left == 0:
-            self.is_off = True
-            raise PowerCutError
-
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def cut(*arguments: Any, **named: Any) -> Any:
-            self.pass_by()
-            value = call(*arguments, **named)
-            self.pass_by()
-            return value
-
-        return cut
 
 
 class FakeWorkers:

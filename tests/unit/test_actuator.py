@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import SITE, at
+from power_cut import Cut, PowerCutError
 from signed_commands import RING, SIGNER, command, signed
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from schemas.codec import Message
-
-
-class PowerCutError(BaseException):
-    """The process ends here: nothing after it runs, and nobody may catch it."""
 
 
 class Fleet:
@@ -346,41 +343,6 @@ def test_an_act_that_broke_off_is_held_against_what_the_target_shows(rig: Rig) -
     assert [(r.outcome, "took effect" in r.reason) for r in rig.results()] == [("applied", True), ("failed", False)]
     rig.hands.breaks = None
     assert rig.take(signed(command(number=2, kind="uncordon_node"))) == "applied", "and so it is owned"
-
-
-class Cut:
-    """Ends the process before or after the n-th call that goes through it."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-        self.is_off = False
-
-    def wrap(self, thing: Any) -> Any:
-        cut = self
-
-        class Wrapped:
-            def __getattr__(self, name: str) -> Any:
-                found = getattr(thing, name)
-                if not callable(found):
-                    return found
-
-                def call(*arguments: Any, **named: Any) -> Any:
-                    cut.pass_by()
-                    value = found(*arguments, **named)
-                    cut.pass_by()
-                    return value
-
-                return call
-
-        return Wrapped()
-
-    def pass_by(self) -> None:
-        if self.is_off:
-            raise PowerCutError
-        self.left -= 1
-        if self.left == 0:
-            self.is_off = True
-            raise PowerCutError
 
 
 def run_with_cut(rig: Rig, order: Command, calls: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from factories import SITE, at
 from kube_mock import KubeMock, granted_rights
 from kube_real import KubeReal
+from power_cut import PowerCutError
 from signed_commands import RING, command, signed
 
 from agents.actuators.actuator import Actuator, ActuatorSettings
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 THERMAL = "nvidia.com/gpu-throttled:NoSchedule"
 FOREIGN_TAINT = {"key": "example.com/pool", "value": "a", "effect": "NoSchedule"}
-
-
-class PowerCutError(BaseException):
-    """The process ends here: nothing after it runs, and nobody may catch it."""
 
 
 class MeddledApi(KubeApi):

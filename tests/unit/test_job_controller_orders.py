@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_rig import NOW_NS, TERM_NS, Cut, PowerCutError, Rig
+from job_rig import NOW_NS, TERM_NS, Rig
+from power_cut import Cut, PowerCutError
 
 from agents.importers.job_file import load_job_file
 from deploy.job_controller.checkpoints import Checkpoints
