@@ -31,6 +31,8 @@ from streams.decisions.remedies import CLASS_OF_XID, remedy_for_code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from schemas.base import Record
+
 CATALOGUE = Path(__file__).parent / "catalogue.toml"
 FILES = sorted(path for path in Path(__file__).parent.glob("*.toml") if path != CATALOGUE)
 CLASSES = tomllib.loads(CATALOGUE.read_text(encoding="utf-8"))["class"]
@@ -41,11 +43,16 @@ def stories(path: Path) -> tuple[Story, Story]:
     return load(path)
 
 
+@cache
+def undisturbed(path: Path, part: int) -> list[Record]:
+    """What comes of a story as it is told; two laws are held against it."""
+    return outputs_of(stories(path)[part])
+
+
 @pytest.mark.parametrize("part", [0, 1], ids=["fires", "look-alike"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_a_story_expects_comes_out(path: Path, part: int) -> None:
-    story = stories(path)[part]
-    assert unmet_of(story, outputs_of(story)) == []
+    assert unmet_of(stories(path)[part], undisturbed(path, part)) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -55,12 +62,12 @@ def test_a_look_alike_says_what_must_not_be(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_restart_of_the_decisions_role_changes_nothing_that_comes_out(path: Path) -> None:
-    for story in stories(path):
-        plain = outputs_of(story)
+    for part, story in enumerate(stories(path)):
+        plain = [record.model_dump_json() for record in undisturbed(path, part)]
         for second in (20.7, 26.5, 61.5):
             restarts = [*story.told.get("restart", ()), {"at_s": second}]
             again = outputs_of(replace(story, told={"until_s": _until_s(story), **story.told, "restart": restarts}))
-            assert [record.model_dump_json() for record in again] == [record.model_dump_json() for record in plain]
+            assert [record.model_dump_json() for record in again] == plain
 
 
 def _until_s(story: Story) -> float:
