@@ -53,15 +53,12 @@ class Outcomes:
             self._verification.begin(incident, act.kind, at_ns)
             if act.costs_a_node:
                 self._recurrence.take(incident, act.kind, at_ns)
-        outcomes = self._orders.outcomes(incident)
-        if "" in outcomes:
-            incident.state = "acting"
-        else:
-            incident.state = "verifying" if incident.mended_by else "open"
-        if incident.state == "open" and incident.recovered_ns >= 0:
-            return [self._orders.closed(incident, at_ns, "the rank keeps pace again, and nothing was done")], True
         why = f" ({result.code})" if result.code else ""
-        return [self._orders.transition(incident, at_ns, f"{act.kind} of {act.target} {_SAID[act.outcome]}{why}")], True
+        news = f"{act.kind} of {act.target} {_SAID[act.outcome]}{why}"
+        if "" not in self._orders.outcomes(incident):
+            return self._verification.nothing_under_way(incident, at_ns, news), True
+        incident.state = "acting"
+        return [self._orders.transition(incident, at_ns, news)], True
 
 
 _SAID = {"applied": "was carried out", "refused": "was refused", "failed": "failed", "expired": "expired"}

@@ -66,6 +66,19 @@ class Verification:
         incident.check_id, incident.again_ns = "", -1
         incident.check_due_ns = at_ns + CHECK_AFTER_NS if kind in _CHECKED else -1
 
+    def nothing_under_way(self, incident: OpenIncident, at_ns: int, news: str) -> list[Record]:
+        """The last act of an incident has come to its end: what was carried out is verified, else it is as it was before.
+
+        Args:
+            incident: it.
+            at_ns: event time.
+            news: what became of that act, for people.
+        """
+        incident.state = "verifying" if incident.mended_by else "open"
+        if incident.state == "open" and incident.recovered_ns >= 0:
+            return [self._orders.closed(incident, at_ns, "the rank keeps pace again, and nothing was done")]
+        return [self._orders.transition(incident, at_ns, news)]
+
     def decide(self, now_ns: int) -> list[Record]:
         """What is due by a time.
 
@@ -133,13 +146,8 @@ class Verification:
     def _expired(self, incident: OpenIncident, at_ns: int) -> list[Record]:
         """Nobody said what came of an act, and nobody may carry it out any more."""
         self._orders.give_up(incident)
-        if incident.mended_by:
-            incident.state = "verifying"
-            return [self._orders.transition(incident, at_ns, "nobody carried out what was ordered last")]
-        if incident.recovered_ns >= 0:
-            return [self._orders.closed(incident, at_ns, "the rank keeps pace again, and nothing was done")]
-        incident.state = "open"
-        return [self._orders.transition(incident, at_ns, "nobody carried out what was ordered")]
+        last = " last" if incident.mended_by else ""
+        return self.nothing_under_way(incident, at_ns, f"nobody carried out what was ordered{last}")
 
     def _verify(self, incident: OpenIncident, at_ns: int) -> list[Record]:
         if incident.again_ns >= 0 and incident.mended_by in _LEFT_IN_SERVICE:
