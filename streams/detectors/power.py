@@ -94,13 +94,13 @@ class _GpuPower(SubjectState):
 class Power(FrameRule["GpuFrame"]):
     """Watches the power bits of the busy GPUs of many nodes."""
 
+    columns = ("clock_event_reasons_mask", "power_violation_ns")
+
     def __init__(self, site_id: str, defaults: PowerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or PowerThresholds(), RULE)
         self._states = KeyedRows(_GpuPower)
         self._steady: dict[str, SteadyNode] = {}
-
-    columns = ("clock_event_reasons_mask", "power_violation_ns")
 
     def passes_over(self, frame: GpuFrame) -> bool:
         """See `FrameRule`: while nothing but time goes by, it is added up for all GPUs of the node together."""

@@ -66,14 +66,14 @@ class _GpuClock(SubjectState):
 class SmClock(FrameRule["GpuFrame"]):
     """Watches the clocks of the busy GPUs of many nodes."""
 
+    columns = ("clock_event_reasons_mask",)
+
     def __init__(self, site_id: str, defaults: SmClockThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or SmClockThresholds(), RULE)
         self._states = KeyedRows(_GpuClock)
         self._sound_from_mhz: dict[str, float] = {}
         """By node whose GPUs are all at rest, the clock from which on each of them stays so; derived, in no snapshot."""
-
-    columns = ("clock_event_reasons_mask",)
 
     def passes_over(self, frame: GpuFrame) -> bool:
         """See `FrameRule`: clocks vary from frame to frame, and hardly one of them is near a limit."""
