@@ -102,7 +102,7 @@ def test_a_hang_lasts_until_the_watchdog_or_a_restart() -> None:
 def test_a_sound_node_that_is_taken_out_is_counted_and_one_that_has_just_healed_is_in_vain() -> None:
     cordon = Scripted(Act("cordon_node", node_id="n0255"))
     ledger = run(cordon, fault(row="look-alike", signs=seen_as("xid_31")))
-    assert (len(ledger.wrong), ledger.vain, ledger.by_row) == (1, 0, {"look-alike": 8 * 24})
+    assert (len(ledger.wrong), ledger.vain, ledger.by_fault) == (1, 0, {"nobody": 8 * 24})
     ledger = run(cordon, fault(interrupts=True, is_hardware=True, signs=seen_as("xid_48")))
     assert (ledger.wrong, ledger.vain) == ([], 1)
     ledger = run(Scripted(Act("reset_gpu", node_id="n0255")), fault(row="look-alike", signs=seen_as("xid_119")))

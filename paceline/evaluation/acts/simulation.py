@@ -111,8 +111,7 @@ class Ledger:
     """What one decider lost.
 
     Attributes:
-        by_fault: GPU-hours by fault; look-alikes and acts on nobody under their names.
-        by_row: the same by row of the model.
+        by_fault: GPU-hours by fault, look-alikes too; acts on who had none under `nobody`.
         by_way: the same by `interrupted`, `slow`, `missing` and `moved`.
         acts: acts that were carried out, by kind.
         wrong: nodes that were taken out though nothing of theirs was broken or slow.
@@ -122,7 +121,6 @@ class Ledger:
     """
 
     by_fault: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_row: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     by_way: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     acts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrong: list[str] = field(default_factory=list)
@@ -138,7 +136,6 @@ class Ledger:
     def charge(self, fault: Fault | None, way: str, gpu_hours: float) -> None:
         """Write a loss down."""
         self.by_fault[fault.name if fault is not None else "nobody"] += gpu_hours
-        self.by_row[fault.row if fault is not None else "look-alike"] += gpu_hours
         self.by_way[way] += gpu_hours
 
 
