@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.job_controller.checkpoints import Checkpoints
-from deploy.job_controller.controller import CHECKPOINT_REQUEST
 from deploy.job_controller.files import write_whole
+from deploy.job_controller.trainer_files import TrainerFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,9 +146,8 @@ class Trainer:
         self._is_host = 0 in self._ranks
         self._checkpoints = Checkpoints(self._run_dir / "checkpoints")
         self._writer = Writer()
-        self._log = self._run_dir / "steps.log"
+        self._files = TrainerFiles(self._run_dir)
         self._pending: list[int] = []
-        self._request = b""
         self.step, self.total = 0, 0
         latest = self._checkpoints.latest()
         if latest is not None:
@@ -156,7 +155,7 @@ class Trainer:
             self.step, self.total = shard["step"], shard["total"]
         if self._is_host:
             self._checkpoints.drop_behind(latest)
-            self._cut_log()
+            self._files.cut_log(self.step)
         name = f"{zlib.crc32(str(self._run_dir.resolve()).encode()):08x}-{self._epoch}"
         self._meeting = Meeting(name, arguments.nodes, self._is_host)
 
@@ -168,7 +167,7 @@ class Trainer:
             self.step, is_last = self.step + 1, said["is_last"]
             self.total = next_total(self.total, said["reduced"])
             if self._is_host:
-                self._write_log()
+                self._files.write_step(step=self.step, epoch=self._epoch, total=self.total)
             if said["has_checkpoint"]:
                 self._save()
             time.sleep(self._step_s)
@@ -192,26 +191,17 @@ class Trainer:
             return self._meeting.gather()[0]
         others = self._meeting.gather()
         durable = min([self._writer.durable, *(other["durable"] for other in others)])
-        is_last = (self._run_dir / "finish").exists()
+        is_last = self._files.is_to_finish()
         said = {
             "reduced": mine + sum(other["mine"] for other in others),
             "durable": durable,
             "is_last": is_last,
-            "has_checkpoint": is_last or step % self._every == 0 or self._is_asked(),
+            "has_checkpoint": is_last or step % self._every == 0 or self._files.is_checkpoint_asked(),
         }
         self._meeting.tell(said)
         while self._pending and self._pending[0] <= durable:
             self._writer.do(partial(self._complete, self._pending.pop(0)))
         return said
-
-    def _is_asked(self) -> bool:
-        """Whether the controller asks for a checkpoint that it has not had."""
-        try:
-            request = (self._run_dir / CHECKPOINT_REQUEST).read_bytes()
-        except FileNotFoundError:
-            return False
-        is_new, self._request = request != self._request, request
-        return is_new
 
     def _save(self) -> None:
         """Take a checkpoint of this step; it is written while the next steps run."""
@@ -230,16 +220,6 @@ class Trainer:
     def _complete(self, step: int) -> None:
         self._checkpoints.complete(step, [f"rank-{rank}.json" for rank in range(self._world)])
         self._checkpoints.keep(_KEEP)
-
-    def _write_log(self) -> None:
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": self.step, "epoch": self._epoch, "total": self.total}) + "\n")
-
-    def _cut_log(self) -> None:
-        """The log goes on behind the checkpoint: steps that are done again were lost."""
-        if self._log.exists():
-            lines = self._log.read_bytes().splitlines(keepends=True)
-            write_whole(self._log, b"".join(lines[: self.step]))
 
 
 def main() -> int:

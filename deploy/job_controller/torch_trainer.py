@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from deploy.job_controller.checkpoints import Checkpoints
-from deploy.job_controller.controller import CHECKPOINT_REQUEST
-from deploy.job_controller.files import write_whole
+from deploy.job_controller.trainer_files import TrainerFiles
 from deploy.job_controller.workers import LOCK_VARIABLE
 
 __all__ = ["Trainer"]
@@ -41,9 +39,9 @@ class Trainer:
         self._torch: Any = importlib.import_module("torch")
         self._distributed: Any = importlib.import_module("torch.distributed")
         self._dcp: Any = importlib.import_module("torch.distributed.checkpoint")
-        self._run_dir, self._epoch, self._every, self.step = run_dir, epoch, every, step
+        self._epoch, self._every, self.step = epoch, every, step
         self._checkpoints = Checkpoints(run_dir / "checkpoints")
-        self._log = run_dir / "steps.log"
+        self._files = TrainerFiles(run_dir)
         self._distributed.init_process_group("gloo")
         self._rank, self._world = self._distributed.get_rank(), self._distributed.get_world_size()
         self._saving = self._distributed.new_group(backend="gloo")
@@ -58,11 +56,9 @@ class Trainer:
             self._model.load_state_dict(state["model"])
         if self._rank == 0:
             self._checkpoints.drop_behind(step or None)
-            if self._log.exists():
-                write_whole(self._log, b"".join(self._log.read_bytes().splitlines(keepends=True)[:step]))
+            self._files.cut_log(step)
         self._distributed.barrier()
         self._save: tuple[int, Any] | None = None
-        self._request = b""
 
     def run(self, step_s: float) -> None:
         """Steps until the file `finish` is there; then a last checkpoint, waited for."""
@@ -93,30 +89,20 @@ class Trainer:
         self._optimizer.step()
         self._model.seen += 1
         if self._rank == 0:
-            line = {"step": self.step, "epoch": self._epoch, "seen": int(self._model.seen)}
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            self._files.write_step(step=self.step, epoch=self._epoch, seen=int(self._model.seen))
 
     def _agreed(self) -> tuple[int, int, int]:
         """What rank 0 sees of the run directory, and how many ranks have their part of the save on the disk."""
         is_first = self._rank == 0
         flags = [
-            int(is_first and (self._run_dir / "finish").exists()),
-            int(is_first and self._is_asked()),
+            int(is_first and self._files.is_to_finish()),
+            int(is_first and self._files.is_checkpoint_asked()),
             int(self._save is not None and self._save[1].done()),
         ]
         told = self._torch.tensor(flags)
         self._distributed.all_reduce(told)
         finish, asked, written = told.tolist()
         return finish, asked, written
-
-    def _is_asked(self) -> bool:
-        try:
-            request = (self._run_dir / CHECKPOINT_REQUEST).read_bytes()
-        except FileNotFoundError:
-            return False
-        is_new, self._request = request != self._request, request
-        return is_new
 
     def _begin_save(self) -> None:
         place = self._checkpoints.place(self.step)
