@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from signed_commands import command
 
-from agents.actuators.job_spool import JobSpool
+from agents.actuators.job_spool import Answer, JobSpool
 from deploy.job_controller.checkpoints import Checkpoints
 from schemas.remediation import Command, Target
 
@@ -112,6 +112,23 @@ class RealJob:
         (self.run_dir / "finish").touch()
         assert self.process.wait(self.timeout_s) == 0, (self.home / "controller.log").read_text()
         return [json.loads(line) for line in (self.run_dir / "steps.log").read_text().splitlines()]
+
+    def offer(self, order: Command) -> None:
+        """Put an order for the job's first epoch in the spool, as an actuator does."""
+        fields = {"kind": order.kind, "job_id": JOB, "node_id": order.target.node_id, "when": order.when}
+        fields |= {"expected_epoch": 0, "expires_at_ns": order.expires_at_ns}
+        self.spool.offer(JOB, order.command_id, fields)
+
+    def last_answer(self, order: Command) -> Answer:
+        """The answer that brings an order to its end, once it is there."""
+
+        def ended() -> Answer | None:
+            self.alive()
+            answer = self.spool.answer(JOB, order.command_id)
+            return answer if answer is not None and answer.has_ended else None
+
+        found: Answer = wait_for("the answer", ended, self.timeout_s)
+        return found
 
     def order(self, kind: str, number: int = 0, node_id: str = "node-2", **fields: Any) -> Command:
         level = "job" if kind in {"restart_job", "collect_evidence"} else "node"

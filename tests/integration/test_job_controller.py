@@ -87,16 +87,15 @@ def test_a_named_culprit_is_swapped_once_and_the_steps_go_on_from_the_checkpoint
 
 def test_a_controller_killed_between_order_and_restart_carries_it_out_once(job: RealJob) -> None:
     job.reached(20)
-    order = job.order("drain_node", when="after_checkpoint")
-    fields = {"kind": order.kind, "job_id": JOB, "node_id": "node-3", "when": order.when, "expected_epoch": 0}
-    job.spool.offer(JOB, order.command_id, {**fields, "expires_at_ns": order.expires_at_ns})
+    order = job.order("drain_node", node_id="node-3", when="after_checkpoint")
+    job.offer(order)
     wait_for(
         "the order to be taken",
         lambda: job.spool.is_taken(JOB, order.command_id) or job.spool.answer(JOB, order.command_id),
     )
     job.kill()
     job.start()
-    answer = wait_for("the answer", lambda: _ended(job, order.command_id))
+    answer = job.last_answer(order)
     assert [(move.ranks, move.left, move.to) for move in answer.moved] == [([3], "node-3", "node-4")]
     job.reached((answer.checkpoint_step or 0) + 20)
     check_steps(job.finish())
@@ -107,8 +106,3 @@ def test_a_controller_killed_between_order_and_restart_carries_it_out_once(job: 
         ["node-5"],
         "ended",
     )
-
-
-def _ended(job: RealJob, command_id: str) -> Any:
-    answer = job.spool.answer(JOB, command_id)
-    return answer if answer is not None and answer.has_ended else None

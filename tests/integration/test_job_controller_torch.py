@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from free_ports import free_ports
-from real_job import JOB, RealJob, wait_for
+from real_job import RealJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,17 +33,11 @@ def test_ranks_under_torchrun_leave_a_node_at_a_checkpoint_and_no_step_is_lost_o
     with RealJob(tmp_path, worker, WAIT_S) as job:
         job.reached(20)
         order = job.order("drain_node", when="after_checkpoint")
-        fields = {"kind": order.kind, "job_id": JOB, "node_id": "node-2", "when": order.when, "expected_epoch": 0}
-        job.spool.offer(JOB, order.command_id, {**fields, "expires_at_ns": order.expires_at_ns})
-
-        def ended() -> object:
-            job.alive()
-            answer = job.spool.answer(JOB, order.command_id)
-            return answer if answer is not None and answer.has_ended else None
-
-        answer = wait_for("the answer", ended, WAIT_S)
+        job.offer(order)
+        answer = job.last_answer(order)
         assert [(move.ranks, move.left, move.to) for move in answer.moved] == [([2], "node-2", "node-4")]
         step = answer.checkpoint_step
+        assert step is not None
         job.reached(step + 20)
         log = job.finish()
     assert [(line["step"], line["seen"]) for line in log] == [(step, step) for step in range(1, len(log) + 1)]
