@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import SITE
 from kube_mock import KubeMock
+from logged_process import LoggedProcess
 from signed_commands import command, signed
 
 from agents.actuators.node_hold import HELD_BY
@@ -23,7 +22,6 @@ from schemas.remediation import ActionResult
 from streams.faust_roles.command_signer import CommandSigner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from deploy.brokers import Broker
@@ -50,10 +48,11 @@ def test_a_signed_command_on_kafka_drains_a_node_and_the_next_process_gives_it_b
         (tmp_path / "kubeconfig").write_text(kubeconfig(mock))
         files = ["--keyring", str(ring), "--state-dir", str(tmp_path / "state")]
         options = ["act", "kubernetes", *files, "--kubeconfig", str(tmp_path / "kubeconfig"), "--announce", *common]
-        keeper = start(["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common], tmp_path / "keeper")
-        actuator = start(options, tmp_path / "actuator-1")
-        try:
-            until(lambda: b'"ready"' in said(tmp_path / "actuator-1"), actuator, tmp_path / "actuator-1")
+        keeping = ["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common]
+        with ExitStack() as started:
+            keeper = started.enter_context(LoggedProcess(keeping, tmp_path / "keeper"))
+            actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-1"))
+            actuator.until_said(b'"ready"')
             sender, now_ns = sender_to(servers), time.time_ns()
             times = {"decided_at_ns": now_ns, "expires_at_ns": now_ns + 600 * SECOND_NS, "key_id": signer.key_id}
             orders = [command(0, kind="drain_node", **times), command(number=1, kind="uncordon_node", **times)]
@@ -64,24 +63,19 @@ def test_a_signed_command_on_kafka_drains_a_node_and_the_next_process_gives_it_b
                 sender.flush()
 
             publish(0)
-            until(lambda: len(results(read_topics, servers)) == 1, actuator, tmp_path / "actuator-1")
+            actuator.until(lambda: len(results(read_topics, servers)) == 1)
             assert mock.node("node-1")["metadata"]["annotations"][HELD_BY] == orders[0].command_id
             assert mock.remaining("node-1") == set()
-            actuator.send_signal(signal.SIGKILL)
-            actuator.wait(20)
+            actuator.kill()
             publish(1)
-            actuator = start(options, tmp_path / "actuator-2")
-            until(lambda: len(results(read_topics, servers)) == 2, actuator, tmp_path / "actuator-2")
+            actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-2"))
+            actuator.until(lambda: len(results(read_topics, servers)) == 2)
             assert mock.node("node-1")["spec"] == before["spec"]
             told = results(read_topics, servers)
             assert [(result.command_id, result.outcome, result.code) for result in told] == [
                 (order.command_id, "applied", None) for order in orders
             ]
-        finally:
-            for process in (actuator, keeper):
-                process.terminate()
-                process.wait(30)
-    assert (actuator.returncode, keeper.returncode) == (0, 0)
+            assert [actuator.end(), keeper.end()] == [0, 0]
 
 
 def kubeconfig(mock: KubeMock) -> str:
@@ -101,22 +95,3 @@ def results(read_topics: Any, servers: str) -> list[ActionResult]:
     found = [decode(got.topic(), got.value()) for got in read_topics(servers, "paceline.action-results.v1")]
     assert all(isinstance(record, ActionResult) for record in found)
     return sorted(found, key=lambda result: result.event_time_ns)
-
-
-def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
-        return subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err
-        )
-
-
-def said(log: Path) -> bytes:
-    return log.with_suffix(".out").read_bytes() + log.with_suffix(".err").read_bytes()
-
-
-def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, timeout_s: float = 90.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert process.poll() is None, said(log).decode(errors="replace")
-        assert time.monotonic() < deadline_s, said(log).decode(errors="replace")
-        time.sleep(0.2)

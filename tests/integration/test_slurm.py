@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from factories import SITE, START_NS, xid_event
+from logged_process import LoggedProcess
 from signed_commands import RING, SIGNER, command, signed
 from slurm_cluster import SlurmCluster
 from worker_processes import WorkerProcesses
@@ -36,7 +36,7 @@ from schemas.remediation import ActionResult, Command, Target
 from streams.faust_roles.command_signer import CommandSigner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from deploy.brokers import Broker
     from schemas.codec import Message
@@ -263,11 +263,12 @@ def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
     store_keyring(ring, Keyring().with_key(signer._key.public_key().public_bytes_raw(), "commands", "d", 0))
     (tmp_path / "site.toml").write_text('mode = "auto"\n')
     common = ["--bootstrap", servers, "--site", SITE]
-    keeper = start(["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common], slurm, tmp_path / "keeper")
+    keeping = ["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common]
     options = ["act", "slurm", "--keyring", str(ring), "--state-dir", str(tmp_path / "state"), "--announce", *common]
-    actuator = start(options, slurm, tmp_path / "actuator-1")
-    try:
-        until(lambda: b'"ready"' in said(tmp_path / "actuator-1"), actuator, tmp_path / "actuator-1")
+    with ExitStack() as started:
+        keeper = started.enter_context(LoggedProcess(keeping, tmp_path / "keeper", slurm.environment))
+        actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-1", slurm.environment))
+        actuator.until_said(b'"ready"')
         sender = sender_to(servers)
         now_ns = time.time_ns()
         times = {"decided_at_ns": now_ns, "expires_at_ns": now_ns + 600 * SECOND_NS, "key_id": signer.key_id}
@@ -282,13 +283,12 @@ def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
         publish(first)
         publish(first)
         slurm.until(lambda: slurm.state("node-1") == "IDLE+DRAIN", "node-1 is drained")
-        until(lambda: len(results(read_topics, servers)) >= 3, actuator, tmp_path / "actuator-1")
-        actuator.send_signal(signal.SIGKILL)
-        actuator.wait(20)
+        actuator.until(lambda: len(results(read_topics, servers)) >= 3)
+        actuator.kill()
         publish(second)
-        actuator = start(options, slurm, tmp_path / "actuator-2")
+        actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-2", slurm.environment))
         slurm.until(lambda: slurm.state("node-1") == "IDLE", "node-1 is resumed by the next process", 90)
-        until(lambda: len(results(read_topics, servers)) >= 4, actuator, tmp_path / "actuator-2")
+        actuator.until(lambda: len(results(read_topics, servers)) >= 4)
         told = results(read_topics, servers)
         assert [(r.command_id.split("-")[0], r.outcome, r.code) for r in told] == [
             ("unverified", "refused", "unknown_key"),
@@ -297,11 +297,7 @@ def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
             ("cmd", "applied", None),
         ]
         assert [result.command_id for result in told[1:]] == [first.command_id, first.command_id, second.command_id]
-    finally:
-        for process in (actuator, keeper):
-            process.terminate()
-            process.wait(30)
-    assert (actuator.returncode, keeper.returncode) == (0, 0)
+        assert [actuator.end(), keeper.end()] == [0, 0]
 
 
 @pytest.mark.needs_broker
@@ -314,36 +310,35 @@ def test_a_gpu_that_falls_off_the_bus_is_drained_by_the_workers_and_the_actuator
     store_keyring(ring, Keyring().with_key(public_key, "commands", "decisions", 0))
     (tmp_path / "site.toml").write_text('mode = "auto"\n')
     common = ["--bootstrap", servers, "--site", site]
-    keeper = start(["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common], slurm, tmp_path / "keeper")
+    keeping = ["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common]
     options = ["--actuator-id", "slurm-2", "--keyring", str(ring), "--state-dir", str(tmp_path), "--announce"]
-    actuator = start(["act", "slurm", *options, *common], slurm, tmp_path / "actuator")
+    acting = ["act", "slurm", *options, *common]
     sender, session = sender_to(servers), uuid.uuid4().hex
-    try:
-        with WorkerProcesses(servers, site, tmp_path, "--signing-key", str(key)) as workers:
-            workers.start("telemetry", "decisions")
-            until(lambda: b'"ready"' in said(tmp_path / "actuator"), actuator, tmp_path / "actuator")
-            second = (time.time_ns() - START_NS) / 1e9
-            sender.record(xid_event(second, 79, node_id="node-2", boot_id=session))
-            beats = itertools.count()
+    with (
+        LoggedProcess(keeping, tmp_path / "keeper", slurm.environment),
+        LoggedProcess(acting, tmp_path / "actuator", slurm.environment) as actuator,
+        WorkerProcesses(servers, site, tmp_path, "--signing-key", str(key)) as workers,
+    ):
+        workers.start("telemetry", "decisions")
+        actuator.until_said(b'"ready"')
+        second = (time.time_ns() - START_NS) / 1e9
+        sender.record(xid_event(second, 79, node_id="node-2", boot_id=session))
+        beats = itertools.count()
 
-            def beat() -> bool:
-                # The partition's time goes on with its records.
-                at_ns = time.time_ns()
-                beat = NodeStatus(
-                    node_id="node-2", agent_session=session, seq=next(beats), event_time_ns=at_ns, state="heartbeat"
-                )
-                sender.record(beat)
-                sender.flush()
-                workers.check()
-                return slurm.state("node-2") == "IDLE+DRAIN"
+        def beat() -> bool:
+            # The partition's time goes on with its records.
+            at_ns = time.time_ns()
+            beat = NodeStatus(
+                node_id="node-2", agent_session=session, seq=next(beats), event_time_ns=at_ns, state="heartbeat"
+            )
+            sender.record(beat)
+            sender.flush()
+            workers.check()
+            return slurm.state("node-2") == "IDLE+DRAIN"
 
-            until(beat, actuator, tmp_path / "actuator")
-            until(lambda: len(results(read_topics, servers, site)) == 1, actuator, tmp_path / "actuator")
-            assert set(workers.stop().values()) == {0}
-    finally:
-        for process in (actuator, keeper):
-            process.terminate()
-            process.wait(30)
+        actuator.until(beat)
+        actuator.until(lambda: len(results(read_topics, servers, site)) == 1)
+        assert set(workers.stop().values()) == {0}
     [result] = results(read_topics, servers, site)
     assert (result.outcome, result.actuator_id) == ("applied", "slurm-2")
     assert slurm.reason("node-2").startswith(f"paceline {result.command_id}: Xid 79")
@@ -358,26 +353,3 @@ def results(read_topics: Any, servers: str, site_id: str = SITE) -> list[ActionR
         if record.site_id == site_id:
             found.append(record)
     return sorted(found, key=lambda result: result.event_time_ns)
-
-
-def start(arguments: list[str], slurm: SlurmCluster, log: Path) -> subprocess.Popen[bytes]:
-    with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
-        return subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=slurm.environment,
-        )
-
-
-def said(log: Path) -> bytes:
-    return log.with_suffix(".out").read_bytes() + log.with_suffix(".err").read_bytes()
-
-
-def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, timeout_s: float = 90.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert process.poll() is None, said(log).decode(errors="replace")
-        assert time.monotonic() < deadline_s, said(log).decode(errors="replace")
-        time.sleep(0.2)
