@@ -51,6 +51,8 @@ def test_a_signed_command_on_kafka_drains_a_node_and_the_next_process_gives_it_b
         keeping = ["policy", "keep", str(tmp_path / "site.toml"), "--every", "1", *common]
         with ExitStack() as started:
             keeper = started.enter_context(LoggedProcess(keeping, tmp_path / "keeper"))
+            # An actuator that is ready has read what was on its topics when it began: the policy, and that it is kept.
+            keeper.until(lambda: bool(read_topics(servers, "paceline.policy-heartbeats.v1")))
             actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-1"))
             actuator.until_said(b'"ready"')
             sender, now_ns = sender_to(servers), time.time_ns()

@@ -267,6 +267,8 @@ def test_a_signed_command_on_kafka_drains_a_node_and_its_result_comes_back(
     options = ["act", "slurm", "--keyring", str(ring), "--state-dir", str(tmp_path / "state"), "--announce", *common]
     with ExitStack() as started:
         keeper = started.enter_context(LoggedProcess(keeping, tmp_path / "keeper", slurm.environment))
+        # An actuator that is ready has read what was on its topics when it began: the policy, and that it is kept.
+        keeper.until(lambda: bool(read_topics(servers, "paceline.policy-heartbeats.v1")))
         actuator = started.enter_context(LoggedProcess(options, tmp_path / "actuator-1", slurm.environment))
         actuator.until_said(b'"ready"')
         sender = sender_to(servers)
