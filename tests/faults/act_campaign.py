@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agents.actuators.memory import ActuatorMemory
 from agents.publisher import KafkaPublisher, PublisherSettings
 from deploy.brokers.apache import ApacheBroker
 from deploy.brokers.errors import BrokerStartError
@@ -224,7 +225,8 @@ def _run(plan: Plan, directory: Path, target: RealSlurm | StandIn, nodes: list[s
         report.account = account(records, target.lines(), fleet.fresh, fleet.aged)
     finally:
         fleet.stopped.set()
-        fleet.join(60.0)
+        if fleet.is_alive():
+            fleet.join(60.0)
         processes.end_all()
         broker.stop()
 
@@ -235,7 +237,8 @@ def _commands(scontrol: Path, bootstrap_servers: str, directory: Path) -> dict[s
     store_keyring(ring, Keyring().with_key(public_key, "commands", "decisions", 0))
     policy.write_text(POLICY + "".join(BLAST.format(place=place) for place in ("job", "rack", "leaf", "fleet")))
     # Orders for old lines were decided, by their own time, before an actuator started now has a memory.
-    _begin_memory(directory / "state" / "slurm.sqlite", time.time_ns() - round(2 * TERM_S * SECOND_NS))
+    born_ns = time.time_ns() - round(2 * TERM_S * SECOND_NS)
+    ActuatorMemory(directory / "state" / "slurm.sqlite", "slurm", born_ns).close()
     common = ["--bootstrap", bootstrap_servers, "--site", SITE]
     worker = ["worker", *common, "--session-timeout", "6", "--snapshot-every", "5", "--role"]
     return {
@@ -247,12 +250,6 @@ def _commands(scontrol: Path, bootstrap_servers: str, directory: Path) -> dict[s
             *("--scontrol", str(scontrol), "--costly-per-hour", "100000"),
         ],
     }
-
-
-def _begin_memory(path: Path, born_ns: int) -> None:
-    from agents.actuators.memory import ActuatorMemory
-
-    ActuatorMemory(path, "slurm", born_ns).close()
 
 
 def _disturb(
