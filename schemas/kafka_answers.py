@@ -9,6 +9,7 @@ before each new attempt.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,7 +17,9 @@ from confluent_kafka import KafkaError, KafkaException
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PASSING", "Client", "answer"]
+    from confluent_kafka import Consumer, TopicPartition
+
+__all__ = ["PASSING", "Client", "answer", "watermarks"]
 
 _T = TypeVar("_T")
 _PAUSE_S = 0.2
@@ -82,3 +85,18 @@ def answer(
                 raise
         is_again = True
         pause(_PAUSE_S)
+
+
+def watermarks(consumer: Consumer, place: TopicPartition, wait_s: float) -> tuple[int, int]:
+    """The first offset that a partition holds, and the one after its last.
+
+    Args:
+        consumer: what asks.
+        place: topic and number of the partition; its offset makes no difference.
+        wait_s: how long the brokers have for each answer, and how long they are asked again.
+
+    Raises:
+        KafkaException: as `answer` does.
+    """
+    low, high = answer(consumer, partial(consumer.get_watermark_offsets, place, timeout=wait_s), wait_s)
+    return low, high

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -16,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from schemas.codec import decode
 from schemas.errors import SchemaError
 from schemas.fleet import Policy, PolicyHeartbeat
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import watermarks
 from schemas.topics import topic_of
 
 if TYPE_CHECKING:
@@ -92,9 +91,7 @@ class PolicyFeed:
             for number in there[topic].partitions:
                 place = TopicPartition(topic, number, OFFSET_BEGINNING)
                 if topic == _BEATS:
-                    low, high = answer(
-                        self._consumer, partial(self._consumer.get_watermark_offsets, place, timeout=wait_s), wait_s
-                    )
+                    low, high = watermarks(self._consumer, place, wait_s)
                     place.offset = max(low, high - _LAST_BEATS)
                 places.append(place)
         self._consumer.assign(places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -11,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from schemas.codec import decode, decode_value
 from schemas.errors import SchemaError
 from schemas.findings import Evidence, Finding
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import watermarks
 from schemas.topics import REFERENCE_FAMILIES, topic_named, topic_of
 from streams.core.reference import take_reference
 from streams.core.roster import Roster
@@ -120,9 +119,7 @@ class TopicSource:
     def _between(self, topic: str, partition: int, first: int, end: int | None) -> Iterator[Taken]:
         place = TopicPartition(topic, partition)
         try:
-            low, high = answer(
-                self._consumer, partial(self._consumer.get_watermark_offsets, place, timeout=_ANSWER_S), _ANSWER_S
-            )
+            low, high = watermarks(self._consumer, place, _ANSWER_S)
         except KafkaException as error:
             raise BrokersError(f"{topic}/{partition}: {error.args[0].str()}") from None
         first, end = max(first, low), min(end if end is not None else high, high)

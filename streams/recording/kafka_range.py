@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import answer, watermarks
 from streams.recording.arrival_merge import ArrivalMerge, Place
 from streams.recording.taken import Taken
 
@@ -228,11 +228,7 @@ class KafkaRange:
         return dict(fixed)
 
     def _watermarks(self, place: Place) -> tuple[int, int]:
-        ask = self._consumer.get_watermark_offsets
-        low, high = answer(
-            self._consumer, partial(ask, TopicPartition(*place), timeout=_TIMEOUT_S, cached=False), _TIMEOUT_S
-        )
-        return low, high
+        return watermarks(self._consumer, TopicPartition(*place), _TIMEOUT_S)
 
     def _at(
         self, bound: Bound, places: list[Place], marks: Mapping[Place, tuple[int, int]], is_end: bool

@@ -13,7 +13,6 @@ import urllib.request
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -25,7 +24,7 @@ from deploy.brokers.errors import BrokerMissingError
 from deploy.topics import apply_topics
 from paceline.processes import Children
 from schemas.codec import message
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import watermarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,7 +215,7 @@ def followed(servers: str, *topics: str) -> Iterator[Consumer]:
         there = client.list_topics(timeout=20).topics
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         for place in places:
-            place.offset = answer(client, partial(client.get_watermark_offsets, place, timeout=20), 20)[1]
+            place.offset = watermarks(client, place, 20)[1]
         client.assign(places)
         yield client
     finally:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from deploy.topics import apply_topics
 from schemas.codec import decode
 from schemas.events import KernelEvent, NodeStatus
 from schemas.frames import GpuFrame
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import watermarks
 from schemas.topics import topic_of
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def read_all(bootstrap_servers: str, *streams: type[Record]) -> list[Record]:
             for stream in streams
             for number in topics[topic_of(stream).name].partitions
         ]
-        left = sum(_end_of(consumer, place) for place in places)
+        left = sum(watermarks(consumer, place, 20.0)[1] for place in places)
         consumer.assign(places)
         while left > 0:
             batch = [message for message in consumer.consume(1000, 10.0) if message.error() is None]
@@ -195,11 +194,6 @@ def read_all(bootstrap_servers: str, *streams: type[Record]) -> list[Record]:
     finally:
         consumer.close()
     return records
-
-
-def _end_of(consumer: Consumer, place: TopicPartition) -> int:
-    """The end of a partition whose leader may have come up a moment ago."""
-    return int(answer(consumer, partial(consumer.get_watermark_offsets, place, timeout=20.0), 20.0)[1])
 
 
 def _account(report: Report, load: Load, bootstrap_servers: str) -> None:

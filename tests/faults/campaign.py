@@ -18,7 +18,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -35,7 +34,7 @@ from paceline.listener import OutputListener
 from paceline.verdict import Heard
 from schemas.codec import decode
 from schemas.fleet import Policy
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import watermarks
 from schemas.topics import TOPICS
 from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
@@ -270,10 +269,7 @@ def _undisturbed(bootstrap: str) -> tuple[Heard, int]:
         places = [
             TopicPartition(topic.name, number, OFFSET_BEGINNING) for topic in inputs for number in range(PARTITIONS)
         ]
-        ends = {
-            (p.topic, p.partition): answer(consumer, partial(consumer.get_watermark_offsets, p, timeout=20.0), 20.0)[1]
-            for p in places
-        }
+        ends = {(p.topic, p.partition): watermarks(consumer, p, 20.0)[1] for p in places}
         consumer.assign(places)
         left = sum(ends.values())
         while left > 0:

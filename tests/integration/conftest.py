@@ -24,7 +24,7 @@ from deploy.brokers import open_broker
 from deploy.brokers.errors import BrokerError
 from deploy.brokers.jars import missing_tools
 from schemas.codec import message
-from schemas.kafka_answers import answer
+from schemas.kafka_answers import answer, watermarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,12 +121,7 @@ def wait_drained() -> Callable[..., None]:
             deadline = time.monotonic() + timeout_s
             while True:
                 check()
-                ends = {
-                    (p.topic, p.partition): answer(
-                        consumer, partial(consumer.get_watermark_offsets, p, timeout=20), 20
-                    )[1]
-                    for p in places
-                }
+                ends = {(p.topic, p.partition): watermarks(consumer, p, 20)[1] for p in places}
                 committed = answer(consumer, partial(consumer.committed, places, timeout=20), 20)
                 done = {(p.topic, p.partition): max(0, p.offset) for p in committed}
                 behind = {place: (done[place], end) for place, end in ends.items() if done[place] < end}

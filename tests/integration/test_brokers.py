@@ -5,7 +5,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,7 +27,7 @@ from deploy.brokers.errors import BrokerError, BrokerRunningError, BrokerStartEr
 from deploy.brokers.jars import missing_tools
 from deploy.brokers.record import running_broker
 from deploy.brokers.server_properties import ApacheSettings
-from schemas.kafka_answers import answer
+from schemas import kafka_answers
 
 QUIET = {"log_level": 0}
 KINDS = ["embedded", "apache"]
@@ -209,10 +208,9 @@ def test_creating_topics_works_exactly_where_has_admin_says_so(broker: Broker) -
 
 def watermarks(address: str, topic: str, partition: int = 0) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": uuid.uuid4().hex, **QUIET})
-    ask = partial(consumer.get_watermark_offsets, TopicPartition(topic, partition), timeout=10)
-    low, high = answer(consumer, ask, 10)
+    marks = kafka_answers.watermarks(consumer, TopicPartition(topic, partition), 10)
     consumer.close()
-    return low, high
+    return marks
 
 
 @pytest.mark.parametrize("value_bytes", [1_000, 50_000])
