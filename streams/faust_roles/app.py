@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import faust
@@ -55,12 +53,13 @@ def build_app(settings: WorkerSettings) -> faust.App:
     Raises:
         KeyFileError: the signing key or the ring cannot be used.
     """
+    # Faust makes a data directory whether its store needs one or not; this one goes with the process.
+    directory = tempfile.TemporaryDirectory(prefix=f"{app_id(settings.role)}-")
     app = faust.App(
         app_id(settings.role),
         broker=f"kafka://{settings.bootstrap_servers.replace(',', ';kafka://')}",
         store="memory://",
-        # Faust makes a data directory whether its store needs one or not.
-        datadir=str(Path(tempfile.gettempdir()) / f"{app_id(settings.role)}-{os.getpid()}"),
+        datadir=directory.name,
         # The Faust assignor, which keeps topics of one partition count together, is used only with tables or standbys.
         table_standby_replicas=1,
         topic_partitions=settings.partitions,
@@ -98,6 +97,7 @@ def build_app(settings: WorkerSettings) -> faust.App:
         metrics,
     )
     boundary = Boundary(keeper, _sender(app), metrics, signer, _consent_check(settings))
+    app.paceline_directory = directory
     app.paceline_keeper = keeper
     _resume_from_snapshots(app, settings, keeper)
     app.paceline_metrics = metrics
