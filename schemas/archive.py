@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -124,6 +125,7 @@ def read_archive(
     on_read: Callable[[int], None] | None = None,
     is_tolerant: bool = False,
     wants: Callable[[dict[str, Any]], bool] | None = None,
+    from_line: int = 1,
 ) -> Iterator[ArchiveLine | BadLine]:
     """Lines of an archive, in order; compression is told by content.
 
@@ -132,6 +134,8 @@ def read_archive(
         on_read: told how many bytes of the file have been read, now and then.
         is_tolerant: give damaged blocks of a recorded archive out as bad lines and go on behind them.
         wants: which blocks of a recorded archive are read at all, by their notes; of other archives everything is read.
+        from_line: number of the first line that is given out. Those before it are not parsed, and blocks of them alone stay
+            packed.
 
     Raises:
         NotAnArchiveError: the file cannot be opened, or its compressed stream ends or breaks before its end; what could
@@ -149,11 +153,11 @@ def read_archive(
             raise NotAnArchiveError(f"{path}: {error.strerror}") from None
         stream.seek(0)
         if is_recorded(start):
-            yield from _recorded(path, stream, told, is_tolerant, wants)
+            yield from _recorded(path, stream, told, is_tolerant, wants, from_line)
         elif start[:4] == _ZSTD_MAGIC:
-            yield from _lines(_decompressed(path, stream, told))
+            yield from _lines(_decompressed(path, stream, told), from_line=from_line)
         else:
-            yield from _lines(_counted(stream, told))
+            yield from _lines(_counted(stream, told), from_line=from_line)
 
 
 def _nobody(_: int) -> None:
@@ -173,13 +177,19 @@ def _recorded(
     told: Callable[[int], None],
     is_tolerant: bool,
     wants: Callable[[dict[str, Any]], bool] | None,
+    from_line: int,
 ) -> Iterator[ArchiveLine | BadLine]:
     """Lines of a recorded archive; each damage ends it, or is told in its place."""
-    for item in read_blocks(stream, str(path), wants):
+
+    def is_wanted(note: dict[str, Any]) -> bool:
+        return note["first_line"] + note["lines"] > from_line and (wants is None or wants(note))
+
+    for item in read_blocks(stream, str(path), is_wanted):
         if isinstance(item, Block):
-            yield from _lines(item.content.split(b"\n"), item.note["first_line"])
+            yield from _lines(item.content.split(b"\n"), item.note["first_line"], from_line)
         elif isinstance(item, Damage) and is_tolerant:
-            yield BadLine(item.first_line, item.reason)
+            if item.first_line >= from_line:
+                yield BadLine(item.first_line, item.reason)
         elif isinstance(item, Damage):
             raise NotAnArchiveError(f"{path}: {item.reason}")
         told(stream.tell())
@@ -210,8 +220,9 @@ def _decompressed(path: Path, stream: BinaryIO, told: Callable[[int], None]) -> 
         yield rest
 
 
-def _lines(stream: Iterable[bytes], first: int = 1) -> Iterator[ArchiveLine | BadLine]:
-    for number, raw in enumerate(stream, first):
+def _lines(stream: Iterable[bytes], first: int = 1, from_line: int = 1) -> Iterator[ArchiveLine | BadLine]:
+    passed_over = max(0, from_line - first)
+    for number, raw in enumerate(islice(stream, passed_over, None), first + passed_over):
         if not raw or raw.isspace():
             continue
         yield _line(number, raw)

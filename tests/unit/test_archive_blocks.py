@@ -6,7 +6,7 @@ import io
 import shutil
 import struct
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
@@ -138,6 +138,30 @@ def test_a_block_taken_out_is_missed(path: Path) -> None:
     path.write_bytes(content[: marks.blocks[1]["at"]] + content[marks.blocks[2]["at"] :])
     (found,) = bad(path)
     assert "block 1 cannot be found: 25 lines from line 26" in found.reason
+
+
+def test_reading_from_a_line_on_leaves_what_is_before_it_packed(path: Path) -> None:
+    whole = list(read_archive(path))
+    asked: list[int] = []
+
+    def wants(note: dict[str, Any]) -> bool:
+        asked.append(note["block"])
+        return True
+
+    for first in (1, PER_BLOCK, PER_BLOCK + 1, 60, BLOCKS * PER_BLOCK + 1):
+        assert list(read_archive(path, from_line=first)) == whole[first - 1 :]
+    assert list(read_archive(path, wants=wants, from_line=60)) == whole[59:]
+    assert asked == [2, 3]
+    (path.parent / "plain.jsonl").write_bytes(b"".join(line_of(offset) for offset in range(9)))
+    assert [line.number for line in read_archive(path.parent / "plain.jsonl", from_line=7)] == [7, 8, 9]
+
+
+def test_damage_before_the_line_that_is_read_from_is_not_told(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[marks_of(path).blocks[1]["at"] - 40] ^= 1
+    path.write_bytes(raw)
+    assert [line.number for line in read_archive(path, is_tolerant=True)] == [1, *range(26, 101)]
+    assert [line.number for line in read_archive(path, is_tolerant=True, from_line=2)] == list(range(26, 101))
 
 
 def test_an_archive_of_a_later_version_is_refused(path: Path) -> None:
