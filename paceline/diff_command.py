@@ -6,9 +6,8 @@ A side is an archive with recorded outputs, the output of a replay, or an archiv
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
@@ -17,6 +16,7 @@ from paceline.replay_source import OUTPUTS, ReplaySpan, open_source
 from paceline.review.difference import compare
 from paceline.review.said import Said
 from paceline.review.told import differs, tell
+from paceline.review.truth_file import NoTruthError, truths_of
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.codec import decode_value
 from schemas.errors import SchemaError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agents.simulation.truth import Truth
     from paceline.replay_command import ReplayOptions
     from schemas.archive import BadLine
     from schemas.base import Record
@@ -45,9 +44,9 @@ _STEPS = topic_of(StepResult).name
 def diff_command(a: str, b: str, as_json: bool, truth_file: Path | None, site_id: str | None) -> int:
     """Compare; 0 when both say the same, 1 when they differ, 2 when one cannot be used."""
     try:
-        truths = _truths(truth_file)
+        truths = truths_of(truth_file) if truth_file is not None else None
         left, right = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
-    except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     differences = compare(left, right)
@@ -61,7 +60,7 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
         typer.echo("paceline: --what-if asks about a policy: give --policy FILE", err=True)
         return 2
     try:
-        truths = _truths(truth_file)
+        truths = truths_of(truth_file) if truth_file is not None else None
         span = ReplaySpan.parse(options.start, options.end, options.warm_up)
         with closing(open_source(options.source, span, options.is_readable)) as source:
             site_id = usable_site(options.site_id if options.site_id is not None else source.site_id or "replay")
@@ -70,7 +69,7 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
             problems = Problems()
             with ProgressBar("replaying twice", source.total) as bar:
                 was, would = _both(source.lines(bar.reach), site_id, problems, other, span.shown_from_ns)
-    except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     status = report_problems(problems, None)
@@ -151,25 +150,3 @@ def _take(said: Said, line: ArchiveLine) -> int:
     except SchemaError as error:
         typer.echo(f"unusable: line {line.number}: {line.topic}: {error}", err=True)
     return 0
-
-
-def _truths(path: Path | None) -> list[Truth] | None:
-    """The truth of a file, as `paceline simulate --truth-file` writes it.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    if path is None:
-        return None
-    from agents.simulation.truth import Truth
-
-    def of(fields: dict[str, Any]) -> Truth:
-        typed: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
-        return Truth(**typed)
-
-    try:
-        return [of(orjson.loads(line)) for line in path.read_bytes().splitlines()]
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (orjson.JSONDecodeError, TypeError, AttributeError):
-        raise UsageError(f"{path}: a line is no truth as paceline simulate --truth-file writes it") from None

@@ -7,10 +7,7 @@ what comes out does not depend on how many.
 from __future__ import annotations
 
 import fnmatch
-import multiprocessing
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +22,7 @@ from paceline.evaluation.case_run import ENGINE, run_case
 from paceline.evaluation.gates import CAVEAT, gates_of
 from paceline.evaluation.metrics import measure
 from paceline.evaluation.report import explain, report_lines
+from paceline.spawned import results_in_order, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,7 +110,8 @@ def _evaluate_acts(options: EvaluateOptions, as_json: bool, out: Path | None) ->
     """Acts against their cost; loaded when asked for."""
     from paceline.evaluation.acts.command import ACTS_SEEDS, acts_runs, acts_told
 
-    runs = acts_runs(options.seeds or ACTS_SEEDS, options.jobs or _cores(), lambda line: typer.echo(line, err=True))
+    jobs = options.jobs or usable_cores()
+    runs = acts_runs(options.seeds or ACTS_SEEDS, jobs, lambda line: typer.echo(line, err=True))
     lines, records, holds = acts_told(runs)
     told = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
     if out is not None:
@@ -203,30 +202,8 @@ def _fits(case_id: str, pattern: str) -> bool:
 def _outcomes(chosen: Sequence[tuple[BenchmarkCase, int]], options: EvaluateOptions) -> Iterator[list[CaseOutcome]]:
     """Outcomes of each pair, in the order of the pairs."""
     without = frozenset(options.without)
-    jobs = min(options.jobs or _cores(), len(chosen))
-    if jobs == 1:
-        for case, seed in chosen:
-            yield run_case(case, seed, options.baselines, without, options.ablation)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        pending = [
-            pool.submit(run_case, case, seed, options.baselines, without, options.ablation) for case, seed in chosen
-        ]
-        try:
-            for future in pending:
-                yield future.result()
-        except BaseException:
-            # What runs may end; nothing else is begun. At a good end there is nothing to be cancelled.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    calls = [(case, seed, options.baselines, without, options.ablation) for case, seed in chosen]
+    yield from results_in_order(run_case, calls, min(options.jobs or usable_cores(), len(chosen)))
 
 
 def _say_progress(number: int, total: int, outcome: CaseOutcome) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agents.simulation.truth import Truth
     from schemas.base import Record
 
-__all__ = ["Heard", "Verdict", "judge"]
+__all__ = ["Heard", "Verdict", "is_named", "judge"]
 
 _EARLY_NS = 2_000_000_000
 _GRACE_NS = 20_000_000_000
@@ -117,7 +117,7 @@ def judge(truths: Sequence[Truth], heard: Heard) -> Verdict:
 def _incident_of(truth: Truth, incidents: Iterable[Incident]) -> Incident | None:
     for incident in sorted(incidents, key=lambda i: (i.onset_ns, i.incident_id)):
         in_time = truth.onset_ns - _EARLY_NS <= incident.onset_ns <= truth.end_ns + _GRACE_NS
-        if in_time and incident.cause_class == truth.cause_class and _is_named(truth, incident.culprit):
+        if in_time and incident.cause_class == truth.cause_class and is_named(truth, incident.culprit):
             return incident
     return None
 
@@ -131,7 +131,8 @@ def _command_of(truth: Truth, incident: Incident | None, commands: Iterable[Comm
     return None
 
 
-def _is_named(truth: Truth, subject: Subject | None) -> bool:
+def is_named(truth: Truth, subject: Subject | None) -> bool:
+    """Whether a subject is a culprit of a truth, or a place that may be named for it."""
     return subject is not None and any(_is_at(place, subject) for place in (*truth.culprits, *truth.acceptable))
 
 
@@ -151,11 +152,11 @@ def _is_at(place: dict[str, Any], subject: Subject) -> bool:
 def _blamed(truths: Sequence[Truth], heard: Heard) -> list[str]:
     blamed = []
     for incident in sorted(heard.incidents.values(), key=lambda i: (i.onset_ns, i.incident_id)):
-        if incident.culprit is not None and not any(_is_named(truth, incident.culprit) for truth in truths):
+        if incident.culprit is not None and not any(is_named(truth, incident.culprit) for truth in truths):
             blamed.append(f"incident {incident.cause_class}: {incident.culprit.key()}")
     for finding in sorted(heard.findings.values(), key=lambda f: (f.event_time_ns, f.finding_id)):
         names_somebody = finding.kind == "straggler" and finding.kind not in BLAMELESS_KINDS
-        if names_somebody and not any(_is_named(truth, finding.subject) for truth in truths):
+        if names_somebody and not any(is_named(truth, finding.subject) for truth in truths):
             blamed.append(f"finding {finding.kind}: {finding.subject.key()}")
     known = {i.incident_id for i in heard.incidents.values()}
     for command in sorted(heard.commands.values(), key=lambda c: (c.decided_at_ns, c.command_id)):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["check_policy", "default_policy_text", "known_thresholds", "load_policy"]
+__all__ = ["check_policy", "default_policy_text", "default_thresholds", "known_thresholds", "load_policy"]
 
 _DEFAULTS = "policy-defaults.toml"
 
@@ -71,8 +71,14 @@ def default_policy_text() -> str:
 @cache
 def known_thresholds() -> dict[str, frozenset[str]]:
     """Names of thresholds by rule; empty for a rule that can only be switched."""
+    return {name: frozenset(thresholds) for name, thresholds in default_thresholds().items()}
+
+
+@cache
+def default_thresholds() -> dict[str, dict[str, int | float]]:
+    """Defaults of thresholds by rule; a whole number is one of counts or times, and takes only whole numbers."""
     rules = tomllib.loads(default_policy_text())["rules"]
-    return {name: frozenset(rule.get("thresholds", {})) for name, rule in rules.items()}
+    return {name: rule.get("thresholds", {}) for name, rule in rules.items()}
 
 
 def _policy_of(text: str, where: str, name: str, site_id: str) -> Policy:
@@ -100,10 +106,10 @@ def _check_names(fields: dict[str, Any], where: str) -> None:
         of_rule = f"{where}: rules.{rule}"
         _check(_table(setting), RulePolicy.model_fields, of_rule, "key")
         _check(_table(_table(setting).get("thresholds")), thresholds[rule], f"{of_rule}.thresholds", "threshold")
-        _check_values(_default_values()[rule], _table(_table(setting).get("thresholds")), f"{of_rule}.thresholds")
+        _check_values(default_thresholds()[rule], _table(_table(setting).get("thresholds")), f"{of_rule}.thresholds")
         for sku, overrides in _table(_table(setting).get("per_sku")).items():
             _check(_table(overrides), thresholds[rule], f"{of_rule}.per_sku.{sku}", "threshold")
-            _check_values(_default_values()[rule], _table(overrides), f"{of_rule}.per_sku.{sku}")
+            _check_values(default_thresholds()[rule], _table(overrides), f"{of_rule}.per_sku.{sku}")
     for guard, setting in _table(fields.get("guards")).items():
         _check({guard}, known_guards(), f"{where}: guards", "guard")
         of_guard = f"{where}: guards.{guard}"
@@ -137,12 +143,6 @@ def _check_failures(fields: dict[str, Any], where: str) -> None:
         _check(_table(setting), FailurePolicy.model_fields, f"{where}: {name}", "key")
         if refusal is not None:
             raise ValueError(f"{where}: {name}: {refusal}")
-
-
-@cache
-def _default_values() -> dict[str, dict[str, int | float]]:
-    rules = tomllib.loads(default_policy_text())["rules"]
-    return {name: rule.get("thresholds", {}) for name, rule in rules.items()}
 
 
 def _check_values(defaults: Mapping[str, float], values: dict[str, Any], where: str) -> None:

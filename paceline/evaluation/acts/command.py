@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING
 
 from paceline.evaluation.acts.report import SCALES, acts_gates, acts_lines, acts_records, run_seed
+from paceline.spawned import results_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +28,9 @@ def acts_runs(seeds: int, jobs: int, say: Callable[[str], object]) -> list[Run]:
     """
     chosen = [(scale, seed) for scale in SCALES for seed in range(1, seeds + 1)]
     runs = []
-    with ProcessPoolExecutor(min(jobs, len(chosen)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        for number, run in enumerate(pool.map(run_seed, *zip(*chosen, strict=True)), start=1):
-            say(f"{number}/{len(chosen)} {run.scale} seed {run.seed}: {len(run.wrong['paceline'])} nodes out wrongly")
-            runs.append(run)
+    for number, run in enumerate(results_in_order(run_seed, chosen, min(jobs, len(chosen))), start=1):
+        say(f"{number}/{len(chosen)} {run.scale} seed {run.seed}: {len(run.wrong['paceline'])} nodes out wrongly")
+        runs.append(run)
     return runs
 
 
