@@ -21,6 +21,7 @@ from paceline.broker_commands import broker_app
 from paceline.brokers_option import Bootstrap
 from paceline.diagnose_commands import diagnose_app
 from paceline.import_commands import import_app
+from paceline.incidents_command import incidents
 from paceline.keys_command import keys_app
 from paceline.policy_command import policy_app
 from paceline.preflight_command import preflight
@@ -64,6 +65,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(policy_app, name="policy")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
+app.command()(incidents)
 app.command()(approve)
 for review_command in (record, archive, replay, diff, report):
     app.command()(review_command)

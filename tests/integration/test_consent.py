@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,9 @@ def test_a_command_is_ordered_once_by_the_consent_of_a_person(
         waits = decode("actions", waited_for("paceline.actions.v1", lambda c: c.kind == "cordon_node").value() or b"")
         assert isinstance(waits, Command)
         assert waits.mode == "approve"
+        listed = CliRunner().invoke(app, ["incidents", "--waiting", "--json", "--bootstrap", servers, "--site", SITE])
+        (standing,) = [json.loads(line) for line in listed.stdout.splitlines()]
+        assert {c["command_id"]: c["became"] for c in standing["commands"]}[waits.command_id] == "waits"
         # Whoever signs commands does not approve them, and nobody without a key does.
         consents(waits.command_id, "--key", str(signing), "--approver", "ada")
         say(
@@ -105,6 +109,8 @@ def test_a_command_is_ordered_once_by_the_consent_of_a_person(
                 outcome="applied",
             )
         )
+        listed = CliRunner().invoke(app, ["incidents", "--waiting", "--bootstrap", servers, "--site", SITE])
+        assert listed.stdout == ""
         told = decode("incidents", waited_for("paceline.incidents.v1", lambda i: i.state == "verifying").value() or b"")
         assert isinstance(told, Incident)
         assert told.summary.endswith("cordon_node of node-7 was carried out")
