@@ -104,14 +104,31 @@ class BandwidthWindows:
                 slowest_bus_bandwidth_gb_s=round_significant(middle[8]),
             )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without what reports of open steps said: they come again."""
-        return {"start_ns": self._start_ns, "samples": self._samples}
+    def snapshot(self, with_open: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_open: whether what reports of open steps said is part of it; false where they will come again.
+        """
+        return {
+            "start_ns": self._start_ns,
+            "samples": {group: [list(sample) for sample in samples] for group, samples in self._samples.items()},
+            "sizes": [
+                [step, [[group, name, dict(sizes)] for (group, name), sizes in of_step.items()]]
+                for step, of_step in self._sizes.items()
+            ]
+            if with_open
+            else [],
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._start_ns = snapshot["start_ns"]
         self._samples = {group: [list(sample) for sample in samples] for group, samples in snapshot["samples"].items()}
+        self._sizes = {
+            step: {(group, name): dict(sizes) for group, name, sizes in of_step}
+            for step, of_step in snapshot.get("sizes", [])
+        }
 
 
 def _named_sizes(collective: CollectiveTiming, count: int) -> Iterator[tuple[str, int]]:

@@ -176,6 +176,31 @@ class Roster:
 
     def job(self, job_id: str, epoch: int) -> JobRoster:
         """What is registered of one epoch of a job; empty when nothing is."""
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes."""
+        return {
+            "jobs": [
+                [job_id, epoch, known.version, known.job, list(known.placements.values())]
+                for (job_id, epoch), known in self.jobs.items()
+            ],
+            "nodes": list(self.nodes.values()),
+            "policy": self.policy,
+            "version": self.version,
+            "taken_up_to": dict(self.taken_up_to),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace what is known by a snapshot's."""
+        self.jobs = {
+            (job_id, epoch): JobRoster(job, {placement.node_id: placement for placement in placements}, version)
+            for job_id, epoch, version, job, placements in snapshot["jobs"]
+        }
+        self.nodes = {node.node_id: node for node in snapshot["nodes"]}
+        self.policy = snapshot["policy"]
+        self.version = snapshot["version"]
+        self.taken_up_to = dict(snapshot["taken_up_to"])
+        self._by_device = None
+
         return self.jobs.get((job_id, epoch)) or JobRoster()
 
     def jobs_on(self, node_id: str) -> list[tuple[str, int]]:

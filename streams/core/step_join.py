@@ -313,7 +313,8 @@ class StepJoin:
         """Plain data that `restore` takes.
 
         Args:
-            with_open: whether the records of open steps are part of it, as they are; false where they will come again.
+            with_open: whether the records of open steps are part of it, as they are, and how many repeats there were;
+                false where they will come again.
         """
         return {
             "open": {
@@ -336,6 +337,7 @@ class StepJoin:
         self._open = {
             int(step): _Open(
                 list(timings),
+            **({"repeats": self.repeats} if with_open else {}),
                 {rank for timing in timings for rank in timing.rank},
                 latest_ns,
                 waits.get(int(step), latest_ns),
@@ -358,6 +360,7 @@ def _columns(timings: Sequence[StepTiming]) -> dict[str, NDArray[np.float64]]:
     # All that are told in full at once, since each call of numpy costs as much as the values of many ranks.
     told = [name for name, columns in given.items() if None not in columns]
     whole = integers(chain.from_iterable(map(given.__getitem__, told)))
+        self.repeats = snapshot.get("repeats", 0)
     if whole is None:
         return {name: _column(timings, columns) for name, columns in given.items()}
     rows = dict(zip(told, whole.astype(np.float64).reshape(len(told), -1), strict=True)) if told else {}

@@ -6,16 +6,15 @@ The name is the same when the record is read again after a restart, so that what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from schemas.findings import Finding
+from schemas.findings import Evidence, Finding
 
 if TYPE_CHECKING:
-    from schemas.findings import Evidence
     from schemas.remediation import ActionResult, Approval
     from streams.core.position import Position
 
-__all__ = ["Held", "edge_of", "hold_answer", "hold_finding"]
+__all__ = ["Held", "edge_of", "held_of", "hold_answer", "hold_finding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,19 @@ class Held:
         if self.source is None:
             return f"{self.record.record}:{self.record.command_id}:{self.record.event_time_ns}"
         return f"{self.source.topic}:{self.source.offset}"
+
+    def plain(self) -> list[Any]:
+        """Plain data that `held_of` takes."""
+        source = self.source
+        place = [source.topic, source.partition, source.offset] if source is not None else None
+        return [self.record, place, self.at_ns, self.signature]
+
+
+def held_of(plain: list[Any]) -> Held:
+    """What was held, of the plain data that it made."""
+    record, place, at_ns, signature = plain
+    source = Evidence(topic=place[0], partition=place[1], offset=place[2]) if place is not None else None
+    return Held(record, source, at_ns, signature)
 
 
 def edge_of(finding: Finding) -> str:

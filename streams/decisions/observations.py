@@ -109,18 +109,23 @@ class DeviceNames:
             }
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes."""
+    def snapshot(self, with_version: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_version: whether it will be restored beside the same roster, whose count of changes then says what was learnt.
+        """
         return {
             "names": [[node, address, uuid] for (node, address), uuid in sorted(self._uuid_by_address.items())],
             "learnt": dict(self._learnt) if self._learnt is not None else None,
+            **({"version": self._roster_version} if with_version else {}),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._uuid_by_address = {(node, address): uuid for node, address, uuid in snapshot["names"]}
         self._learnt = dict(snapshot["learnt"]) if snapshot["learnt"] is not None else None
-        self._roster_version = -1
+        self._roster_version = snapshot.get("version", -1)
 
 
 class Observations:

@@ -4,12 +4,13 @@ Guarantees: of a rank the newest digest counts, and one of a dump before one of 
 progress tells of another moment and is dropped. Judged is when all ranks are in that can still write a dump, or when no
 digest has come for `quiet_ns`, or, without any, after `deadline_ns`: then missing digests are missing dumps. What comes
 later is judged again once it is quiet, a few times at most. Digests are kept compressed, at most one a rank and
-`most_bytes` in all; they stand in no snapshot, and are read again after a restart. The order in which they come makes no
-difference. Who hangs is decided in `hang`.
+`most_bytes` in all; a worker's snapshot is without them, and they are read again after a restart. The order in which they come
+makes no difference. Who hangs is decided in `hang`.
 """
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -178,11 +179,21 @@ class DigestGathering:
         for rank in sorted(self._kept):
             yield CollectiveDigest.model_construct(**orjson.loads(unpack(self._kept[rank].packed)))
 
-    def snapshot(self) -> list[Any]:
-        """Plain data that `restore` takes, without the digests."""
-        return [self._newest_ns, self._is_new, self._verdicts, self._forgotten_ns]
+    def snapshot(self, with_digests: bool = False) -> list[Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_digests: whether the digests are part of it, and how many were refused; false where they will come again.
+        """
+        state = [self._newest_ns, self._is_new, self._verdicts, self._forgotten_ns]
+        if not with_digests:
+            return state
+        kept = [[rank, *one[:-1], base64.b64encode(one.packed).decode()] for rank, one in self._kept.items()]
+        return [*state, self.refused, kept]
 
     def restore(self, snapshot: list[Any]) -> None:
-        """Replace the state by a snapshot's; the digests come again."""
-        self._kept, self._bytes = {}, 0
-        self._newest_ns, self._is_new, self._verdicts, self._forgotten_ns = snapshot
+        """Replace the state by a snapshot's; digests that are not in it come again."""
+        self._newest_ns, self._is_new, self._verdicts, self._forgotten_ns, *digests = snapshot
+        self.refused, kept = digests or (0, [])
+        self._kept = {rank: _Kept._make([*fields, base64.b64decode(packed)]) for rank, *fields, packed in kept}
+        self._bytes = sum(len(one.packed) for one in self._kept.values())

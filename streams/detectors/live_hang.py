@@ -201,16 +201,20 @@ class LiveHang:
             **fields,
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without the digests."""
+    def snapshot(self, with_digests: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_digests: whether the digests are part of it; false where they will come again.
+        """
         return {
             "progress": self._progress.snapshot(),
-            "digests": self._digests.snapshot(),
+            "digests": self._digests.snapshot(with_digests),
             "standing": list(self._standing),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Replace the state by a snapshot's; digests come again."""
+        """Replace the state by a snapshot's; digests that are not in it come again."""
         self._progress.restore(snapshot["progress"])
         self._digests.restore(snapshot["digests"])
         self._standing = list(snapshot["standing"])

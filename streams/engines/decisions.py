@@ -22,7 +22,7 @@ from streams.decisions.consequences import Consequences
 from streams.decisions.device_faults import FAULT_KINDS, SECOND_SIGNS, DeviceFaults
 from streams.decisions.figures import check_figures
 from streams.decisions.hang import HANG_KINDS, HangIncidents
-from streams.decisions.held import Held, edge_of, hold_answer, hold_finding
+from streams.decisions.held import Held, edge_of, held_of, hold_answer, hold_finding
 from streams.decisions.incidents import IncidentBook
 from streams.decisions.job_level import JOB_LEVEL_CLASSES, JobLevel
 from streams.decisions.journal import Journal, in_journal_order
@@ -316,11 +316,16 @@ class DecisionsEngine:
                 lowest[held.source.topic] = min(held.source.offset, lowest.get(held.source.topic, held.source.offset))
         return lowest
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without the findings that are held."""
+    def snapshot(self, with_held: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_held: whether what is held is part of it, for an engine beside the same roster; false where it will come again.
+        """
+        settled = self._settled.snapshot(with_held)
         return {
-            "settled": self._settled.snapshot(with_held=False),
-            "names": self._names.snapshot(),
+            "settled": {**settled, "held": [(at_ns, edge, held.plain()) for at_ns, edge, held in settled["held"]]},
+            "names": self._names.snapshot(with_version=with_held),
             "observations": self._observations.snapshot(),
             "book": self._book.snapshot(),
             **self._orders.snapshot(),
@@ -346,11 +351,15 @@ class DecisionsEngine:
             folded: by topic, the last offset that had been taken; records up to it are held again and no more.
         """
         self._folded = folded.get(_TOPIC, -1)
-        self._settled.restore(snapshot["settled"])
+        settled = snapshot["settled"]
+        self._settled.restore(
+            {**settled, "held": [(at_ns, edge, held_of(one)) for at_ns, edge, one in settled["held"]]}
+        )
         self._names.restore(snapshot["names"])
         self._observations.restore(snapshot["observations"])
         self._book.restore(snapshot["book"])
         self._orders.restore(snapshot)
+        self._orders.now_ns = self._settled.lowest_ns
         self._pause.restore(snapshot["pause"])
         self._network.restore(snapshot["network"])
         self._hangs.restore(snapshot["hangs"])

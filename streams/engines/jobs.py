@@ -292,20 +292,27 @@ class JobsEngine:
         digests = [at for state in self._jobs.values() if (at := state.hang.first_digest_offset) is not None]
         return {topic: min(offsets) for topic, offsets in ((_TOPIC, open_offsets), (_DIGESTS, digests)) if offsets}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without the records of open steps and without digests."""
+    def snapshot(self, with_waiting: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_waiting: whether the records of open steps and the digests are part of it; false where they will come again.
+        """
         return {
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
             "swept_ns": self._swept_ns,
             "digest_offset": self._digest_offset,
-            "digests_kept": any(state.hang.first_digest_offset is not None for state in self._jobs.values()),
+            "digests_kept": not with_waiting
+            and any(state.hang.first_digest_offset is not None for state in self._jobs.values()),
             "jobs": {
                 f"{job_id}\x1f{epoch}": {
-                    "join": state.join.snapshot(with_open=False),
+                    "join": state.join.snapshot(with_open=with_waiting),
                     **{name: getattr(state, name).snapshot() for name in state.rules},
                 }
                 for (job_id, epoch), state in sorted(self._jobs.items())
+                    "hang": state.hang.snapshot(with_digests=with_waiting),
+                    "bandwidth": state.bandwidth.snapshot(with_open=with_waiting),
             },
         }
 

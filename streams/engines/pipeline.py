@@ -8,7 +8,7 @@ arrival within the lateness bound.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Finding, ProgressMark
 from schemas.fleet import Job, Node, Policy, RankPlacement
@@ -114,6 +114,31 @@ class Pipeline:
         Nothing is closed, and no finding is taken that had not settled: workers had not got further either.
         """
         return self._ordered.release(everything=True)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data that `restore` takes: all that follows from the input so far, and what of it waits or is held."""
+        return {
+            "roster": self._roster.snapshot(),
+            "telemetry": [[number, engine.snapshot(with_waiting=True)] for number, engine in self._telemetry.items()],
+            "jobs": [[number, engine.snapshot(with_waiting=True)] for number, engine in self._jobs.items()],
+            "decisions": self._decisions.snapshot(with_held=True),
+            "ordered": self._ordered.snapshot(),
+            "counts": dict(self.counts),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Replace the state by a snapshot's: what comes next is answered as if nothing had been between."""
+        self._roster.restore(snapshot["roster"])
+        self._telemetry, self._jobs = {}, {}
+        for number, state in snapshot["telemetry"]:
+            self._telemetry_of(number).restore(state, {})
+        for number, state in snapshot["jobs"]:
+            self._jobs_of(number).restore(state, {})
+        self._decisions.restore(snapshot["decisions"], {})
+        self._ordered.restore(snapshot["ordered"])
+        self._order_span()
+        self.counts = Counter(snapshot["counts"])
+        self.refusal = None
 
     def _telemetry_of(self, partition: int) -> TelemetryEngine:
         engine = self._telemetry.get(partition)

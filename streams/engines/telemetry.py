@@ -6,6 +6,7 @@ node's own order. Only the rules of heartbeats and of device peers compare nodes
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from schemas.events import KernelEvent, NodeStatus
@@ -225,10 +226,18 @@ class TelemetryEngine:
             lowest[place.topic] = min(place.offset, lowest.get(place.topic, place.offset))
         return lowest
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain data that `restore` takes, without the records that wait for a lost one."""
+    def snapshot(self, with_waiting: bool = False) -> dict[str, Any]:
+        """Plain data that `restore` takes.
+
+        Args:
+            with_waiting: whether the records that wait for a lost one are part of it; false where they will come again.
+        """
+        sources = self._sources.snapshot(with_waiting)
+        for source in sources.values():
+            source[2] = [(seq, at_ns, [record, *astuple(place)]) for seq, at_ns, (record, place) in source[2]]
         return {
-            "sources": self._sources.snapshot(with_waiting=False),
+            "sources": sources,
+            "repeats": [self._sources.repeats, self._kernel_lines.repeats] if with_waiting else [0, 0],
             "kernel_lines": self._kernel_lines.snapshot(),
             "clock": self._clock.snapshot(),
             "pacer": self._pacer.snapshot(),
@@ -243,7 +252,13 @@ class TelemetryEngine:
 
     def restore(self, snapshot: dict[str, Any], folded: Mapping[str, int]) -> None:  # noqa: ARG002
         """Replace the state by a snapshot's; records that come again are told by their numbers."""
-        self._sources.restore(snapshot["sources"])
+        self._sources.restore(
+            {
+                name: [next_seq, latest_ns, [(seq, at_ns, _item(plain)) for seq, at_ns, plain in waiting], passed_over]
+                for name, (next_seq, latest_ns, waiting, passed_over) in snapshot["sources"].items()
+            }
+        )
+        self._sources.repeats, self._kernel_lines.repeats = snapshot.get("repeats", (0, 0))
         self._kernel_lines.restore(snapshot["kernel_lines"])
         self._clock.restore(snapshot["clock"])
         self._pacer.restore(snapshot["pacer"])
@@ -259,6 +274,12 @@ class TelemetryEngine:
         if "device_peers" in snapshot:
             self._device_peers.restore(snapshot["device_peers"])
         self._take_policy(self._roster.policy)
+
+
+def _item(plain: list[Any]) -> _Item:
+    """A record that waits and its place, of their plain data."""
+    record, *place = plain
+    return record, Position(*place)
 
 
 def _who_is_busy(frame: GpuFrame, counters: tuple[str, ...]) -> Sequence[object]:  # noqa: ARG001

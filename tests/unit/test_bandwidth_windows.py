@@ -123,6 +123,14 @@ def test_a_restart_in_the_middle_of_a_window_changes_nothing() -> None:
     assert performance([*first, *second]) == performance(run(range(90)))
 
 
+def test_a_snapshot_with_open_steps_has_what_their_reports_said_of_bytes() -> None:
+    engine = JobsEngine("site", 0, Roster())
+    first = run(range(33), engine)
+    again = JobsEngine("site", 0, Roster())
+    again.restore(engine.snapshot(with_waiting=True), {})
+    assert performance([*first, *run(range(33, 90), again)]) == performance(run(range(90)))
+
+
 def test_bytes_of_steps_that_never_close_are_bounded() -> None:
     windows = BandwidthWindows()
     for step in range(0, 8 * 200, 8):
