@@ -86,9 +86,9 @@ class StepHistory:
             work = explained.factor
         self.limits = limits = thresholds_for(StragglerThresholds(), policy, "straggler")
         self._charts = charts = self._charts.admit(step.rank)
-        at = np.searchsorted(charts.rank, step.rank)
+        at = charts.places(step.rank)
         log_ratio = log_ratio_to_peers(step.own_us / work, work_peers(step, roster))
-        noise_scale = charts.fold(at, log_ratio, limits)
+        noise_scale, _ = charts.fold(at, log_ratio, limits)
         limit = limits.limit(noise_scale)
         self.kept.append(KeptStep(step, result, work, log_ratio, charts.mean[at].copy(), noise_scale, limit))
 

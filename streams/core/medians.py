@@ -12,9 +12,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["median"]
+__all__ = ["SORTED_BELOW", "median", "row_medians"]
 
-_SORTED_BELOW = 256
+SORTED_BELOW = 256
 """Fewer values are sorted whole sooner than they are divided in two; both give the same."""
 
 
@@ -25,10 +25,26 @@ def median(values: NDArray[np.floating[Any]]) -> float:
         values: shape (n,), n above 0, no NaN.
     """
     middle, is_odd = divmod(values.size, 2)
-    if values.size < _SORTED_BELOW:
-        ranked = np.sort(values)
+    ranked = values.copy()
+    if values.size < SORTED_BELOW:
+        ranked.sort()
     else:
-        ranked = values.copy()
         ranked.partition(middle if is_odd else (middle - 1, middle))
     # In the values' own precision, as numpy does.
     return float(ranked[middle] if is_odd else (ranked[middle - 1] + ranked[middle]) / 2)
+
+
+def row_medians(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Median of each row.
+
+    Args:
+        rows: shape (rows, n), n above 0, no NaN.
+    """
+    middle, is_odd = divmod(rows.shape[1], 2)
+    ranked = rows.copy()
+    if rows.shape[1] < SORTED_BELOW:
+        ranked.sort(axis=1)
+    else:
+        ranked.partition(middle if is_odd else (middle - 1, middle), axis=1)
+    result: NDArray[np.floating[Any]] = ranked[:, middle] if is_odd else (ranked[:, middle - 1] + ranked[:, middle]) / 2
+    return result

@@ -56,8 +56,10 @@ class JobRoster:
     def derived(self, name: str, ranks: NDArray[np.int64], make: Callable[[NDArray[np.int64], JobRoster], T]) -> T:
         """What follows from the seats of these ranks alone: made once, and again when the ranks or the roster change."""
         known = self._derived.get(name)
-        if known is None or not (known[0] is ranks or np.array_equal(known[0], ranks)):
-            known = self._derived[name] = (ranks, make(ranks, self))
+        if known is None or known[0] is not ranks:
+            # Nearly always the next step has this very array.
+            is_same = known is not None and np.array_equal(known[0], ranks)
+            known = self._derived[name] = (ranks, known[1] if known is not None and is_same else make(ranks, self))
         result: T = known[1]
         return result
 
@@ -174,8 +176,6 @@ class Roster:
             self.taken_up_to[f"{place.topic}/{place.partition}"] = place.offset + 1
         return True
 
-    def job(self, job_id: str, epoch: int) -> JobRoster:
-        """What is registered of one epoch of a job; empty when nothing is."""
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes."""
         return {
@@ -201,6 +201,8 @@ class Roster:
         self.taken_up_to = dict(snapshot["taken_up_to"])
         self._by_device = None
 
+    def job(self, job_id: str, epoch: int) -> JobRoster:
+        """What is registered of one epoch of a job; empty when nothing is."""
         return self.jobs.get((job_id, epoch)) or JobRoster()
 
     def jobs_on(self, node_id: str) -> list[tuple[str, int]]:

@@ -11,13 +11,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, repeat
+from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, integers, known_numbers
-from streams.core.medians import median
+from streams.core.known import are_known
+from streams.core.medians import SORTED_BELOW, median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +101,11 @@ class ClosedStep:
         return self.columns["own_us"]
 
     @cached_property
+    def present(self) -> frozenset[int]:
+        """The ranks that reported."""
+        return frozenset(self.rank.tolist())
+
+    @cached_property
     def step_time_us(self) -> int | None:
         """The job's step time: the longest that any rank reported."""
         longest = float(np.fmax.reduce(self.columns["step_us"])) if len(self.rank) else np.nan
@@ -108,8 +115,7 @@ class ClosedStep:
     def known_own_us(self) -> NDArray[np.float64]:
         """Own times of the ranks whose own time is known."""
         own = self.own_us
-        unknown = np.isnan(own)
-        return own[~unknown] if unknown.any() else own
+        return own if are_known(own) else own[~np.isnan(own)]
 
     @cached_property
     def own_median_us(self) -> float | None:
@@ -120,12 +126,14 @@ class ClosedStep:
     def wait_shares(self) -> tuple[float, float] | None:
         """Median and 99th percentile over ranks of the waiting share of the step, the higher of two; None where no rank says."""
         wait = self.columns["wait_us"]
-        unknown = np.isnan(wait)
-        known = wait[~unknown] if unknown.any() else wait.copy()
+        known = wait.copy() if are_known(wait) else wait[~np.isnan(wait)]
         if not self.step_time_us or not known.size:
             return None
-        middle, high = (int(np.ceil((known.size - 1) * share)) for share in (0.5, 0.99))
-        known.partition((middle, high))
+        middle, high = (ceil((known.size - 1) * share) for share in (0.5, 0.99))
+        if known.size < SORTED_BELOW:
+            known.sort()
+        else:
+            known.partition((middle, high))
         return float(known[middle] / self.step_time_us), float(known[high] / self.step_time_us)
 
 

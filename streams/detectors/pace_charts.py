@@ -8,10 +8,12 @@ a snapshot, no history.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.known import are_known
 from streams.core.medians import median
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PaceCharts", "StragglerThresholds"]
 
-
+_COLUMNS = ("rank", "steps", "mean", "change", "last", "hits", "lean")
 _KEPT_AS: dict[str, Any] = {"rank": np.int32, "steps": np.uint16, "hits": np.uint64, "lean": np.uint16}
 _HISTORY = 64
 """Steps of which it is known whether each was slow: the bits of a word. More than these do not count."""
@@ -32,6 +34,9 @@ _LEANING_SCALES = 2.0
 
 _MEMORY = 16
 """Steps that the running mean remembers (it weighs each new step by 1/16 once that many were seen)."""
+
+_ONE_STEP, _ONE_LEAN = np.uint64(1), np.uint16(1)
+_NOBODY: NDArray[np.int64] = np.array([], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,12 @@ class StragglerThresholds:
 
     def limit(self, noise_scale: float) -> float:
         """What a rank's score (natural logarithm) must be above in a slow step: the floor and the noise."""
-        return max(float(np.log1p(self.floor)), self.scales * noise_scale)
+        return max(self.log_floor, self.scales * noise_scale)
+
+    @property
+    def log_floor(self) -> float:
+        """The floor as a natural logarithm."""
+        return _log_of_floor(self.floor)
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class PaceCharts:
     last: NDArray[np.float64]
     hits: NDArray[np.uint64]
     lean: NDArray[np.uint16]
+    is_settled: bool = False
+    """Whether every rank has been seen so often that each new step weighs the same; found again after a restart."""
 
     @classmethod
     def empty(cls, rank: NDArray[np.int64]) -> PaceCharts:
@@ -98,7 +110,11 @@ class PaceCharts:
 
     def admit(self, rank: NDArray[np.int64]) -> PaceCharts:
         """Charts that also hold these ranks, in rank order; the same ones when nothing is new."""
+        if rank is self.rank:
+            return self
         if np.array_equal(rank, self.rank):
+            # Nearly always the next step has this very array.
+            self.rank = rank
             return self
         fresh = np.setdiff1d(rank, self.rank, assume_unique=True)
         if not fresh.size:
@@ -110,71 +126,111 @@ class PaceCharts:
             getattr(grown, name)[place] = getattr(self, name)
         return grown
 
-    def fold(self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], limits: StragglerThresholds) -> float:
-        """Take the step into the running figures, and return the noise scale."""
-        known = ~np.isnan(log_ratio)
-        # Nearly always all are there: a slice is a view, and an index of all is a copy each time.
-        everybody: Any = slice(None) if at.size == self.rank.size else at
-        rows, e = everybody, log_ratio
-        if not known.all():
-            rows, e = at[known], log_ratio[known]
-        steps = self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
-        weight = 1.0 / np.minimum(steps, _MEMORY)
-        moved = np.abs(e - self.last[rows])
-        change_weight = 1.0 / np.minimum(np.maximum(steps - 1, 1), _MEMORY)
-        change = self.change[rows]
-        self.change[rows] = np.where(np.isnan(moved), change, change + change_weight * (moved - change))
-        self.mean[rows] += weight * (e - self.mean[rows])
-        self.last[rows] = e
-        watched = self.change[self.steps > 1]
+    def places(self, rank: NDArray[np.int64]) -> Any:
+        """Rows of these ranks, all of them admitted: a slice where they are all, which is a view and not a copy each time."""
+        return slice(None) if rank.size == self.rank.size else self.rank.searchsorted(rank)
+
+    def fold(
+        self, at: Any, log_ratio: NDArray[np.float64], limits: StragglerThresholds
+    ) -> tuple[float, NDArray[np.int64]]:
+        """Take the step into the running figures.
+
+        Args:
+            at: rows of the step's ranks, as `places` has them.
+            log_ratio: own time over the peers', as a natural logarithm; NaN where that is unknown.
+            limits: thresholds.
+
+        Returns:
+            (noise scale, positions in the step of the ranks that were slow in it).
+        """
+        rows, e = at, log_ratio
+        if not are_known(log_ratio):
+            known = ~np.isnan(log_ratio)
+            rows, e = (known if isinstance(at, slice) else at[known]), log_ratio[known]
+        self._advance(rows, e)
+        watched = self.change if self.is_settled else self.change[self.steps > 1]
         # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
         scale = median(watched) / 1.128 if watched.size else 0.0
         if not watched.size and e.size > 2:
             # One step alone has no change yet: its spread over ranks stands in.
             scale = 1.4826 * median(np.abs(e - median(e)))
         noise_scale = max(scale, limits.min_scale)
-        hit = self.is_hit(log_ratio, noise_scale, limits)
-        self.hits[everybody] = (self.hits[everybody] << np.uint64(1)) | hit.astype(np.uint64)
-        leaning = known & (log_ratio > 0.5 * np.log1p(limits.floor))
-        self.lean[everybody] = (self.lean[everybody] << np.uint16(1)) | leaning.astype(np.uint16)
-        return noise_scale
+        # NaN is above nothing.
+        is_hit = log_ratio > limits.limit(noise_scale)
+        self.hits[at] <<= _ONE_STEP
+        hit = is_hit.nonzero()[0] if np.count_nonzero(is_hit) else _NOBODY
+        if hit.size:
+            self.hits[at] |= is_hit
+        self.lean[at] <<= _ONE_LEAN
+        leaning = log_ratio > 0.5 * limits.log_floor
+        if np.count_nonzero(leaning):
+            self.lean[at] |= leaning
+        return noise_scale, hit
 
-    @staticmethod
-    def is_hit(log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds) -> NDArray[np.bool_]:
-        """Ranks that were slow in a step: above the floor and the noise."""
-        with np.errstate(invalid="ignore"):
-            hit: NDArray[np.bool_] = log_ratio > limits.limit(scale)
-        return hit
+    def _advance(self, rows: Any, e: NDArray[np.float64]) -> None:
+        """The running means of those with a known score."""
+        steps = self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
+        moved = np.abs(e - self.last[rows])
+        if self.is_settled:
+            self.change[rows] += (moved - self.change[rows]) * (1.0 / _MEMORY)
+            self.mean[rows] += (e - self.mean[rows]) * (1.0 / _MEMORY)
+        else:
+            change_weight = 1.0 / np.minimum(np.maximum(steps - 1, 1), _MEMORY)
+            change = self.change[rows]
+            self.change[rows] = np.where(np.isnan(moved), change, change + change_weight * (moved - change))
+            self.mean[rows] += 1.0 / np.minimum(steps, _MEMORY) * (e - self.mean[rows])
+            self.is_settled = bool((self.steps >= _MEMORY).all())
+        self.last[rows] = e
 
     def suspects(
-        self, at: NDArray[np.int64], log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
-    ) -> dict[str, NDArray[np.bool_]]:
-        """Ranks of a step that each chart calls slow, by the chart's name; the first that does so speaks for a rank."""
-        known = ~np.isnan(log_ratio)
-        steps, hits = self.steps[at], self.hits[at]
-        fast = known & (steps >= limits.fast_steps) & (_count(hits, limits.fast_steps) >= limits.fast_hits)
-        # Said in a slow step, so that the finding's figures are of one.
-        burst = known & (_count(hits, 1) == 1) & (_count(hits, limits.burst_steps) >= limits.burst_hits)
+        self, at: Any, log_ratio: NDArray[np.float64], scale: float, limits: StragglerThresholds
+    ) -> dict[str, NDArray[np.int64]]:
+        """Positions in a step of ranks that each chart calls slow, by the chart's name; the first that does so speaks for a rank.
+
+        Args:
+            at: as for `fold`.
+            log_ratio: as for `fold`.
+            scale: the noise scale of the step.
+            limits: thresholds.
+        """
+        found: dict[str, NDArray[np.int64]] = {}
+        all_steps, all_hits = self.steps[at], self.hits[at]
+        # Most have no slow step among those that are remembered, and no long mean: they are not looked at any closer.
+        places = all_hits.nonzero()[0]
+        if places.size:
+            hits, is_known = all_hits[places], ~np.isnan(log_ratio[places])
+            is_fast = (all_steps[places] >= limits.fast_steps) & (_count(hits, limits.fast_steps) >= limits.fast_hits)
+            found["fast"] = places[is_known & is_fast]
+        means = self.mean[at]
+        long = (means > limits.log_floor).nonzero()[0]
+        if long.size:
+            found["slow"] = long[self._are_slow(at, long, means[long], scale, limits) & ~np.isnan(log_ratio[long])]
+        if places.size:
+            # Said in a slow step, so that the finding's figures are of one.
+            is_burst = (_count(hits, 1) == 1) & (_count(hits, limits.burst_steps) >= limits.burst_hits)
+            found["burst"] = places[is_known & is_burst]
+        return found
+
+    def _are_slow(
+        self, at: Any, places: NDArray[np.int64], mean: NDArray[np.float64], scale: float, limits: StragglerThresholds
+    ) -> NDArray[np.bool_]:
+        """Which of some places have been slow in the mean, whose mean is above the floor."""
+        steps = self.steps[at][places]
         seen = np.minimum(steps, _MEMORY)
         # Effective number of steps behind an exponentially weighted mean of memory m is 2m - 1.
         behind = np.where(steps <= _MEMORY, seen, 2 * _MEMORY - 1)
         error = scale / np.sqrt(np.maximum(behind, 1))
-        mean = self.mean[at]
-        leaning = np.bitwise_count(self.lean[at])
-        slow = (
-            known
-            & (steps >= limits.slow_steps)
-            & (mean > np.log1p(limits.floor))
-            & (mean > limits.scales * error)
-            & (leaning >= limits.slow_share * seen)
+        leaning = np.bitwise_count(self.lean[at][places])
+        slow: NDArray[np.bool_] = (
+            (steps >= limits.slow_steps) & (mean > limits.scales * error) & (leaning >= limits.slow_share * seen)
         )
-        return {"fast": fast, "slow": slow, "burst": burst}
+        return slow
 
     def leaning(
-        self, at: NDArray[np.int64], scale: float, limits: StragglerThresholds
+        self, at: Any, scale: float, limits: StragglerThresholds
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
         """Ranks that were above half of the floor in most of the last steps, and in the last; None where that is noise."""
-        if 0.5 * np.log1p(limits.floor) < _LEANING_SCALES * scale:
+        if 0.5 * limits.log_floor < _LEANING_SCALES * scale:
             return None
         lean = self.lean[at]
         often = np.bitwise_count(lean & np.uint16(_mask(_LEANING_OF))) >= _LEANING_STEPS
@@ -197,23 +253,32 @@ class PaceCharts:
 
     def forget_hits(self, ranks: set[int]) -> None:
         """Start anew for ranks that keep pace again: one long step does not bring back what is over."""
-        self.hits[np.searchsorted(self.rank, sorted(ranks))] = 0
+        self.hits[self.rank.searchsorted(sorted(ranks))] = 0
 
     def _last_hits(self, rank: int, steps: int) -> np.uint64:
-        hits: np.uint64 = self.hits[np.searchsorted(self.rank, rank)]
+        hits: np.uint64 = self.hits[self.rank.searchsorted(rank)]
         return hits & _mask(steps)
 
     def snapshot(self) -> dict[str, Any]:
         """Arrays that nobody else changes, as `restore` takes them."""
-        return {name: getattr(self, name).astype(_KEPT_AS.get(name, np.float64)) for name in PaceCharts.__slots__}
+        return {name: getattr(self, name).astype(_KEPT_AS.get(name, np.float64)) for name in _COLUMNS}
 
     @classmethod
     def restored(cls, snapshot: dict[str, Any]) -> PaceCharts:
         """Charts of a snapshot."""
         kinds: dict[str, Any] = {"rank": np.int64, "steps": np.int64, "hits": np.uint64, "lean": np.uint16}
-        return cls(**{name: np.array(value, dtype=kinds.get(name, np.float64)) for name, value in snapshot.items()})
+        columns: dict[str, Any] = {
+            name: np.array(value, dtype=kinds.get(name, np.float64)) for name, value in snapshot.items()
+        }
+        return cls(**columns)
 
 
+@lru_cache(maxsize=16)
+def _log_of_floor(floor: float) -> float:
+    return float(np.log1p(floor))
+
+
+@lru_cache(maxsize=_HISTORY)
 def _mask(steps: int) -> np.uint64:
     """The bits of the last steps."""
     return np.uint64((1 << min(steps, _HISTORY)) - 1)

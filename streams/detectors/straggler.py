@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas.findings import Subject
+from streams.core.limits import LimitsInForce
 from streams.core.peers import log_ratio_to_peers
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
 from streams.detectors.slow_units import Leaning, slow_units, subject_of
 from streams.detectors.work_peers import held_up, work_peers
@@ -75,6 +75,7 @@ class Straggler:
     def __init__(self, site_id: str, defaults: StragglerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._defaults = defaults or StragglerThresholds()
+        self._limits = LimitsInForce(self._defaults, RULE)
         self._charts = PaceCharts.empty(np.array([], dtype=np.int64))
         self._fit = WorkloadFit()
         self._open: dict[str, _Standing] = {}
@@ -100,17 +101,16 @@ class Straggler:
         self, step: ClosedStep, roster: JobRoster, policy: Policy | None, evidence: Evidence | None = None
     ) -> Iterator[Finding]:
         """Findings of one closed step of phase `train`; steps come in step order."""
-        limits = thresholds_for(self._defaults, policy, RULE)
+        limits = self._limits.of(policy)
         self._charts = charts = self._charts.admit(step.rank)
-        is_whole = len(charts.rank) == len(step.rank)
-        at = np.arange(len(step.rank)) if is_whole else np.searchsorted(charts.rank, step.rank)
+        at = charts.places(step.rank)
         peers = work_peers(step, roster)
         self.explained = self._fit.on_step(step, peers)
         own_us = step.own_us if self.explained is None else step.own_us / self.explained.factor
         log_ratio = log_ratio_to_peers(own_us, peers)
         self._recorded += 1
         self._times.append(step.event_time_ns)
-        scale = charts.fold(at, log_ratio, limits)
+        scale, hit = charts.fold(at, log_ratio, limits)
         self.noise_scale = float(np.hypot(scale, self._fit.spread))
         suspects: dict[int, str] = {}
         for chart, slow in charts.suspects(at, log_ratio, scale, limits).items():
@@ -118,11 +118,12 @@ class Straggler:
                 suspects.setdefault(rank, chart)
         for rank in held_up(step, set(suspects), roster):
             del suspects[rank]
-        hit = np.flatnonzero(charts.is_hit(log_ratio, scale, limits))
         hitting = set(step.rank[hit].tolist())
         self._note_candidates(step, hitting)
         yield from self._state(step, roster, suspects, hitting, log_ratio, scale, limits, evidence)
-        self.pauses = hit[(charts.hits[at[hit]] & np.uint64((1 << _GAP_STEPS) - 1)) == 1]
+        self.pauses = hit
+        if hit.size:
+            self.pauses = hit[(charts.hits[at][hit] & np.uint64((1 << _GAP_STEPS) - 1)) == 1]
         if self.pauses.size and self._open:
             self.pauses = self.pauses[~np.isin(step.rank[self.pauses], sorted(self.named))]
         yield from self._insufficient(step, hitting, set(suspects), log_ratio, evidence)
@@ -133,8 +134,7 @@ class Straggler:
         for rank in hitting:
             self._candidates.setdefault(rank, step.event_time_ns)
         for rank in list(self._candidates):
-            row = int(np.searchsorted(charts.rank, rank))
-            if not int(charts.hits[row]) & 0b111 and not any(rank in s.subject["ranks"] for s in self._open.values()):
+            if not charts.hits_of(rank, 3) and not any(rank in s.subject["ranks"] for s in self._open.values()):
                 del self._candidates[rank]
 
     def _state(
@@ -148,7 +148,6 @@ class Straggler:
         limits: StragglerThresholds,
         evidence: Evidence | None,
     ) -> Iterator[Finding]:
-        present = step.rank.tolist()
         for key in sorted(self._open):
             standing = self._open[key]
             members = set(standing.subject["ranks"])
@@ -157,7 +156,7 @@ class Straggler:
                 if standing.has_paused and not standing.comes_and_goes:
                     back = max(self._charts.hits_of(rank, _GAP_STEPS) for rank in members)
                     standing.comes_and_goes = back > _GAP_STEPS // 2
-            elif not members.isdisjoint(present):
+            elif not members.isdisjoint(step.present):
                 standing.quiet += 1
                 standing.has_paused |= standing.quiet >= _GAP_STEPS
             if self._is_over(standing, members, limits):
@@ -186,7 +185,7 @@ class Straggler:
 
     def _leaning(self, step: ClosedStep, scale: float, limits: StragglerThresholds) -> Leaning:
         """Who else takes longer, as far as the noise lets it be told."""
-        lean = self._charts.leaning(np.searchsorted(self._charts.rank, step.rank), scale, limits)
+        lean = self._charts.leaning(self._charts.places(step.rank), scale, limits)
         return Leaning(*(frozenset(step.rank[ranks].tolist()) for ranks in lean)) if lean is not None else Leaning()
 
     def _is_over(self, standing: _Standing, members: set[int], limits: StragglerThresholds) -> bool:

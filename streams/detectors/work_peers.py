@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streams.core.collectives import instances
+from streams.core.medians import median
 from streams.core.peers import group_by_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from streams.core.peers import PeerGroups
     from streams.core.roster import JobRoster
     from streams.core.step_join import ClosedStep
 
 __all__ = ["held_up", "work_peers"]
 
 
-def work_peers(step: ClosedStep, roster: JobRoster) -> list[NDArray[np.int64]]:
+def work_peers(step: ClosedStep, roster: JobRoster) -> PeerGroups:
     """Positions in the step of ranks that do the same work: of one stage, part and role."""
     return roster.derived("work-peers", step.rank, _peers_of)
 
 
-def _peers_of(ranks: NDArray[np.int64], roster: JobRoster) -> list[NDArray[np.int64]]:
+def _peers_of(ranks: NDArray[np.int64], roster: JobRoster) -> PeerGroups:
     seats = roster.seats
     keys = []
     for rank in ranks.tolist():
@@ -39,14 +41,19 @@ def held_up(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]
     excused: set[int] = set()
     if not suspects:
         return excused
+    is_suspect = np.zeros(len(step.rank), dtype=np.bool_)
+    is_suspect[np.searchsorted(step.rank, sorted(suspects))] = True
     for group in work_peers(step, roster):
-        known = group[~np.isnan(wait[group])]
-        if known.size < 2:
+        theirs = group[is_suspect[group]]
+        if not theirs.size:
             continue
-        median_wait = float(np.median(wait[known]))
-        margin_us = 0.05 * float(np.nanmedian(own[group]))
-        waiters = known[wait[known] > 1.5 * median_wait + margin_us]
-        waiting = [position for position in waiters.tolist() if int(step.rank[position]) in suspects]
+        waits, owns = wait[group], own[group]
+        waits, owns = waits[~np.isnan(waits)], owns[~np.isnan(owns)]
+        if waits.size < 2:
+            continue
+        # NaN compares as false, also where nobody's own time is known.
+        margin_us = 0.05 * median(owns) if owns.size else np.nan
+        waiting = theirs[wait[theirs] > 1.5 * median(waits) + margin_us].tolist()
         # A suspect waits least as a rule, and whom its peers wait for need not be asked then.
         awaited = _awaited(step, group) if waiting else set()
         excused |= {int(step.rank[position]) for position in waiting if position not in awaited}

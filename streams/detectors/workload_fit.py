@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streams.core.medians import median
+from streams.core.known import are_equal, are_positive
+from streams.core.medians import median, row_medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from streams.core.peers import PeerGroups
     from streams.core.step_join import ClosedStep
 
 __all__ = ["COVARIATES", "Explained", "WorkloadFit", "explained_by", "relative_work"]
@@ -62,7 +64,7 @@ class WorkloadFit:
         self.spread = 0.0
         """Running mean of the scatter of what work explains over ranks, as a natural logarithm."""
 
-    def on_step(self, step: ClosedStep, groups: list[NDArray[np.int64]]) -> Explained | None:
+    def on_step(self, step: ClosedStep, groups: PeerGroups) -> Explained | None:
         """Take a step of phase `train`; None where its work explains nothing.
 
         Args:
@@ -76,11 +78,9 @@ class WorkloadFit:
         self.spread += (scatter - self.spread) / self._steps
         return explained
 
-    def _fit(self, work: NDArray[np.float64], own: NDArray[np.float64], groups: list[NDArray[np.int64]]) -> Explained:
-        excess = np.zeros(len(own))
+    def _fit(self, work: NDArray[np.float64], own: NDArray[np.float64], groups: PeerGroups) -> Explained:
+        excess = _excess(own, groups)
         told = [known for group in groups if (known := group[own[group] > 0]).size > 1]
-        for known in told:
-            excess[known] = own[known] / median(own[known]) - 1.0
         at = np.concatenate(told) if told else np.array([], dtype=np.int64)
         self._xx *= 1.0 - 1.0 / _MEMORY
         self._xy *= 1.0 - 1.0 / _MEMORY
@@ -124,16 +124,32 @@ def explained_by(work: NDArray[np.float64], slopes: tuple[float, float]) -> Expl
     return Explained(np.maximum(of_tokens + slopes[1] * work[1], _LEAST_FACTOR), of_tokens, slopes)
 
 
-def relative_work(step: ClosedStep, groups: list[NDArray[np.int64]]) -> NDArray[np.float64] | None:
+def relative_work(step: ClosedStep, groups: PeerGroups) -> NDArray[np.float64] | None:
     """Excess of each covariate over its peers' median, shape (2, ranks); 0 where unknown, None where all is equal."""
-    work = np.zeros((len(COVARIATES), len(step.rank)))
-    for row, name in zip(work, COVARIATES, strict=True):
+    work = None
+    for place, name in enumerate(COVARIATES):
         column = step.columns[name]
-        for group in groups:
-            known = group[column[group] > 0]
-            if known.size > 1:
-                row[known] = column[known] / median(column[known]) - 1.0
-    return work if work.any() else None
+        # Most jobs give all ranks equal work, or do not tell it.
+        if are_equal(column) or not np.count_nonzero(column > 0):
+            continue
+        excess = _excess(column, groups)
+        if np.count_nonzero(excess):
+            work = np.zeros((len(COVARIATES), len(step.rank))) if work is None else work
+            work[place] = excess
+    return work
+
+
+def _excess(column: NDArray[np.float64], groups: PeerGroups) -> NDArray[np.float64]:
+    """Of each value over the median of its peers, as a share of that; 0 where it is not known to be above 0."""
+    rows = groups.rows(column) if are_positive(column) else None
+    if rows is not None and len(groups) * rows.shape[1] == len(column):
+        return groups.spread(rows / row_medians(rows)[:, None] - 1.0, len(column))
+    excess = np.zeros(len(column))
+    for group in groups:
+        known = group[column[group] > 0]
+        if known.size > 1:
+            excess[known] = column[known] / median(column[known]) - 1.0
+    return excess
 
 
 def _centred(work: NDArray[np.float64], groups: list[NDArray[np.int64]]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.core.medians import median
-from streams.core.peers import leave_one_out_median, log_ratio_to_peers
+from streams.core.peers import PeerGroups, leave_one_out_median, log_ratio_to_peers
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 600), st.booleans(), st.booleans())
@@ -31,7 +31,7 @@ def test_the_median_of_the_others_leaves_one_out(given_values: list[int]) -> Non
 def test_groups_of_one_size_are_compared_as_each_by_itself(seed: int, groups: int, size: int) -> None:
     draws = np.random.default_rng(seed)
     values = draws.random(groups * size) + 0.1
-    peers = np.split(draws.permutation(groups * size), groups)
+    peers = PeerGroups(np.split(draws.permutation(groups * size), groups))
     expected = np.empty(groups * size)
     for group in peers:
         expected[group] = np.log(values[group] / leave_one_out_median(values[group]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from factories import at, step_timing
 
+from streams.core.peers import PeerGroups
 from streams.core.step_join import StepJoin
 from streams.detectors.workload_fit import WorkloadFit
 
@@ -37,7 +38,7 @@ def follow(steps: int, columns_of: Callable[[int, np.random.Generator], Any], gr
     fit, rng, explained = WorkloadFit(), np.random.default_rng(3), None
     for number in range(steps):
         step = closed(number, *columns_of(number, rng))
-        explained = fit.on_step(step, groups or [np.arange(len(step.rank))])
+        explained = fit.on_step(step, groups or PeerGroups([np.arange(len(step.rank))]))
     return fit, explained
 
 
@@ -114,7 +115,7 @@ def test_squares_of_lengths_are_told_apart_from_tokens() -> None:
 def test_each_group_is_held_against_its_own_peers() -> None:
     """A last stage that takes twice as long with as many tokens is no sign that tokens cost nothing."""
     heavy = np.where(np.arange(WORLD) < WORLD // 2, 1.0, 2.0)
-    groups = [np.arange(WORLD // 2), np.arange(WORLD // 2, WORLD)]
+    groups = PeerGroups([np.arange(WORLD // 2), np.arange(WORLD // 2, WORLD)])
     tokens = EVEN.astype(float)
     tokens[[0, 8]] *= 1.3
     _, explained = follow(3, lambda _, rng: (200_000 * heavy * noise(rng) * tokens / EVEN, tokens), groups)
@@ -125,7 +126,7 @@ def test_each_group_is_held_against_its_own_peers() -> None:
 def test_it_survives_a_restart() -> None:
     fit, rng = WorkloadFit(), np.random.default_rng(8)
     again = WorkloadFit()
-    groups = [np.arange(WORLD)]
+    groups = PeerGroups([np.arange(WORLD)])
     for number in range(12):
         tokens = EVEN * np.exp(rng.normal(0, 0.1, WORLD))
         step = closed(number, 200_000 * noise(rng) * tokens / EVEN, tokens)
