@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.known import are_known
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Collective",
     "CollectiveJoin",
+    "Meetings",
     "fill_wait",
     "instances",
     "integers",
@@ -38,8 +41,22 @@ __all__ = [
 _COLLECTIVES, _GROUP = attrgetter("collectives"), attrgetter("group")
 _INSTANCE, _DURATION = attrgetter("instance"), attrgetter("duration_us")
 
-_Meetings = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
-"""Positions with a known duration, by communicator, and where each communicator's begin among them."""
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Who meets whom.
+
+    Attributes:
+        order: positions with a known duration, by communicator.
+        starts: where each communicator's begin among them.
+        members: how many they are.
+        numbers: of the communicators.
+    """
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    members: NDArray[np.int64]
+    numbers: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Collective:
     duration_us: NDArray[np.float64]
     names: tuple[str, ...] = ()
     op: str | None = None
-    meetings: _Meetings | None = None
+    meetings: Meetings | None = None
 
     def name_of(self, number: int) -> str:
         """Name of a communicator."""
@@ -69,9 +86,9 @@ class Collective:
 
 def instances(collective: Collective) -> list[NDArray[np.int64]]:
     """Positions of the ranks that meet in each communicator of one kind, those with a known duration only."""
-    order, starts = _by_instance(collective)
+    met = _by_instance(collective)
     # numpy.split does the same and takes ten times as long about it.
-    return [order[start:stop] for start, stop in pairwise([*starts.tolist(), order.size])]
+    return [met.order[start:stop] for start, stop in pairwise([*met.starts.tolist(), met.order.size])]
 
 
 def shortest_us(collective: Collective) -> NDArray[np.float64]:
@@ -81,12 +98,8 @@ def shortest_us(collective: Collective) -> NDArray[np.float64]:
 
 def transfers(collective: Collective) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Number, shortest known duration in microseconds, and members with a known duration of each communicator of one kind."""
-    order, starts = _by_instance(collective)
-    if not order.size:
-        none = np.array([], dtype=np.int64)
-        return none, np.array([], dtype=np.float64), none
-    shortest: NDArray[np.float64] = np.minimum.reduceat(collective.duration_us[order], starts)
-    return collective.instance[order[starts]], shortest, np.diff(starts, append=order.size)
+    met = _by_instance(collective)
+    return met.numbers, _shortest(collective, met), met.members
 
 
 def fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Collective]) -> None:
@@ -96,22 +109,27 @@ def fill_wait(columns: dict[str, NDArray[np.float64]], collectives: dict[str, Co
         return
     waits = np.zeros(len(unknown))
     for collective in collectives.values():
-        order, starts = _by_instance(collective)
-        if order.size:
-            shortest = np.minimum.reduceat(collective.duration_us[order], starts)
-            members = np.diff(starts, append=order.size)
-            waits[order] += collective.duration_us[order] - np.repeat(shortest, members)
+        met = _by_instance(collective)
+        if met.order.size:
+            duration_us = collective.duration_us[met.order]
+            waits[met.order] += duration_us - np.repeat(_shortest(collective, met), met.members)
     columns["wait_us"] = np.where(unknown, waits, columns["wait_us"])
 
 
-def _by_instance(collective: Collective) -> _Meetings:
-    unknown = np.isnan(collective.duration_us)
-    if not unknown.any():
+def _by_instance(collective: Collective) -> Meetings:
+    if are_known(collective.duration_us):
         return collective.meetings or meetings_of(collective.instance)
-    return meetings_of(collective.instance, ~unknown)
+    return meetings_of(collective.instance, ~np.isnan(collective.duration_us))
 
 
-def meetings_of(instance: NDArray[np.int64], known: NDArray[np.bool_] | None = None) -> _Meetings:
+def _shortest(collective: Collective, met: Meetings) -> NDArray[np.float64]:
+    if not met.order.size:
+        return np.array([], dtype=np.float64)
+    shortest: NDArray[np.float64] = np.minimum.reduceat(collective.duration_us[met.order], met.starts)
+    return shortest
+
+
+def meetings_of(instance: NDArray[np.int64], known: NDArray[np.bool_] | None = None) -> Meetings:
     """Ranks by communicator.
 
     Args:
@@ -122,7 +140,8 @@ def meetings_of(instance: NDArray[np.int64], known: NDArray[np.bool_] | None = N
     order = positions[np.argsort(instance[positions], kind="stable")]
     begins = np.ones(order.size, dtype=np.bool_)
     begins[1:] = np.diff(instance[order]) != 0
-    return order, np.flatnonzero(begins)
+    starts = np.flatnonzero(begins)
+    return Meetings(order, starts, np.diff(starts, append=order.size), instance[order[starts]])
 
 
 class CollectiveJoin:
@@ -133,7 +152,7 @@ class CollectiveJoin:
     """
 
     def __init__(self) -> None:
-        self._numbered: dict[str, tuple[list[Any], NDArray[np.int64], tuple[str, ...], _Meetings]] = {}
+        self._numbered: dict[str, tuple[list[Any], NDArray[np.int64], tuple[str, ...], Meetings]] = {}
 
     def of(self, timings: Sequence[StepTiming], first: NDArray[np.int64] | slice) -> dict[str, Collective]:
         """Collectives of a step by kind.
@@ -163,7 +182,7 @@ class CollectiveJoin:
                 result[group] = _of_uneven(group, timings, first)
         return result
 
-    def _of_columns(self, group: str, columns: list[Any]) -> tuple[NDArray[np.int64], tuple[str, ...], _Meetings]:
+    def _of_columns(self, group: str, columns: list[Any]) -> tuple[NDArray[np.int64], tuple[str, ...], Meetings]:
         known = self._numbered.get(group)
         if known is None or known[0] != columns:
             instance, names = numbered(list(chain.from_iterable(columns)))

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streams.core.collectives import transfers
+from streams.core.known import are_positive
+from streams.core.limits import LimitsInForce
 from streams.core.slow_reference import SlowReference
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.detectors.transfer_charts import SlowNetworkThresholds, TransferCharts
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ _POINT_TO_POINT = frozenset({"pp", "p2p"})
 _TOLD_INSTANCES = 64
 _TOLD_RANKS = 4096
 _TIMES = 32
-_NONE = (np.array([], dtype=np.int64), np.array([], dtype=np.bool_))
+_NONE = (np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
-_Judged = tuple["NDArray[np.int64]", "NDArray[np.bool_]"]
-"""Communicators that a step could judge, and which of those were slow in it."""
+_Judged = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""Communicators that a step could judge, and those of them that were slow in it."""
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class SlowNetwork:
 
     def __init__(self, site_id: str, defaults: SlowNetworkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or SlowNetworkThresholds()
+        self._limits = LimitsInForce(defaults or SlowNetworkThresholds(), RULE)
         self._own = SlowReference()
         self._charts: dict[str, TransferCharts] = {}
         self._slow: _Slow | None = None
@@ -69,7 +70,7 @@ class SlowNetwork:
 
     def on_step(self, step: ClosedStep, policy: Policy | None, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one closed step of phase `train`; steps come in step order."""
-        limits = thresholds_for(self._defaults, policy, RULE)
+        limits = self._limits.of(policy)
         self._times.append(step.event_time_ns)
         may_be_slow = self._is_own_flat(step, limits)
         judged: dict[str, _Judged] = {}
@@ -89,13 +90,17 @@ class SlowNetwork:
     def _fold(
         self, step: ClosedStep, collective: Collective, may_be_slow: bool, limits: SlowNetworkThresholds
     ) -> _Judged:
-        charts = self._charts.setdefault(collective.group, TransferCharts())
+        charts = self._charts.get(collective.group)
+        if charts is None:
+            charts = self._charts[collective.group] = TransferCharts()
         numbers, shortest, members = transfers(collective)
         rows = charts.rows_of(collective.names)
         rows = numbers if rows is None else rows[numbers]
-        timed = shortest > 0
+        if not are_positive(shortest):
+            timed = shortest > 0
+            rows, shortest, members = rows[timed], shortest[timed], members[timed]
         least_us = max(float(limits.least_us), limits.least_share * (step.step_time_us or 0))
-        return charts.fold(rows[timed], shortest[timed], members[timed], least_us, may_be_slow, limits)
+        return charts.fold(rows, shortest, members, least_us, may_be_slow, limits)
 
     def _gather(
         self,
@@ -107,9 +112,10 @@ class SlowNetwork:
         """Wait for those that become slow together with the first, for as long as one still can, then say which did."""
         is_slow = False
         for group, (rows, slow) in judged.items():
-            charts = self._charts[group]
-            charts.named[rows[charts.run[rows] >= limits.steps]] = True
-            is_slow |= bool(charts.named[rows[slow]].any())
+            if slow.size:
+                charts = self._charts[group]
+                charts.named[rows[charts.run[rows] >= limits.steps]] = True
+                is_slow |= bool(charts.named[slow].any())
         if self._slow is None:
             if not is_slow:
                 return
@@ -142,7 +148,7 @@ class SlowNetwork:
     ) -> Iterator[Finding]:
         named = self._charts[group].named
         rows, slow = judged.get(group, _NONE)
-        if named[rows[slow]].any():
+        if named[slow].any():
             standing.steps = 0
         elif named[rows].any():
             standing.steps += 1

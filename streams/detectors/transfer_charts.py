@@ -27,6 +27,8 @@ _BLOCK = 5
 
 _MOST_MEMBERS = np.iinfo(np.uint16).max
 
+_NONE: NDArray[np.int64] = np.array([], dtype=np.int64)
+
 _MEMORY = 16
 """Steps that the running mean of changes remembers."""
 
@@ -71,7 +73,20 @@ class SlowNetworkThresholds:
 class TransferCharts:
     """Running figures of the communicators of one kind, arrays in the order of `names`."""
 
-    __slots__ = ("change", "first", "last", "members", "most", "name", "named", "reference", "run", "seen")
+    __slots__ = (
+        "_in_order",
+        "_met",
+        "change",
+        "first",
+        "last",
+        "members",
+        "most",
+        "name",
+        "named",
+        "reference",
+        "run",
+        "seen",
+    )
 
     def __init__(self, name: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -88,6 +103,10 @@ class TransferCharts:
             setattr(self, column, np.zeros(len(name), dtype=kind))
         self.first: NDArray[np.float32] | None = np.zeros((_BLOCK, len(name)), dtype=np.float32)
         """The latest steps of those that are still learnt from; None once all have been."""
+        self._met: NDArray[np.int64] | None = None
+        """Members of a step in which all were whole: where the next step has this very array, they are again."""
+        self._in_order: NDArray[np.int64] | None = None
+        """Rows of a step that were all, in their order."""
 
     def rows_of(self, names: tuple[str, ...]) -> NDArray[np.int64] | None:
         """Rows of these communicators after all are admitted; None where they are all, in order.
@@ -116,7 +135,7 @@ class TransferCharts:
             getattr(grown, column)[new] = getattr(self, column)[old]
         if self.first is not None and grown.first is not None:
             grown.first[:, new] = self.first[:, old]
-        for column in (*_KINDS, "first", "name"):
+        for column in (*_KINDS, "first", "name", "_met", "_in_order"):
             setattr(self, column, getattr(grown, column))
 
     def fold(
@@ -127,8 +146,8 @@ class TransferCharts:
         least_us: float,
         may_be_slow: bool,
         limits: SlowNetworkThresholds,
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Take a step's transfers; returns the rows that could be judged, and which of those were slow in this step.
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Take a step's transfers; returns the rows that could be judged, and those of them that were slow in this step.
 
         A communicator of which fewer members report than did before is left out: those that are there may all have waited for
         the one that is not.
@@ -136,44 +155,80 @@ class TransferCharts:
         Args:
             rows: of the communicators of the step.
             transfer_us: their shortest durations, above 0.
-            members: how many members reported one.
+            members: how many members reported one; the very array of the step before where nothing has changed.
             least_us: shorter ones are never slow.
             may_be_slow: false while own time is not flat: then nobody is called slow.
             limits: thresholds.
         """
-        whole = members >= np.maximum(self.members[rows], 2)
+        if members is not self._met:
+            rows, transfer_us = self._with_all_members(rows, transfer_us, members)
         x = transfer_us
-        if not whole.all():
-            rows, x, members = rows[whole], transfer_us[whole], members[whole]
-        # Nearly always all are there, in their order: a slice is a view, and an index of all is a copy each time.
-        at: Any = slice(None) if rows.size == len(self.name) and (rows[1:] > rows[:-1]).all() else rows
-        self.members[at] = np.minimum(members, _MOST_MEMBERS)
-        seen = self.seen[at].astype(np.int64)
+        at = self._places(rows)
         log = np.log(x)
         moved = np.abs(log - self.last[at])
-        weight = 1.0 / np.minimum(np.maximum(seen, 1), _MEMORY)
-        self.change[at] += np.where(seen > 0, weight * (moved - self.change[at]), 0.0)
-        self.last[at] = log
-        learnt = seen >= REFERENCE_STEPS
-        if self.first is not None:
-            self._learn(rows[~learnt], x[~learnt])
-        self.seen[at] = np.minimum(seen + 1, 255)
-        if self.first is not None and bool((self.seen >= REFERENCE_STEPS).all()):
-            self.first = None
-        if not learnt.all():
+        if self.first is None:
+            self.change[at] += (moved - self.change[at]) * (1.0 / _MEMORY)
+            self.last[at] = log
+            self.seen[at] = np.minimum(self.seen[at], 254) + 1
+            watched = self.change
+        else:
+            learnt = self._advance(rows, x, log, moved)
             rows, x = rows[learnt], x[learnt]
-            at = rows
-        watched = self.change[self.seen > 1]
+            at = self._places(rows)
+            watched = self.change[self.seen > 1]
         # For a normal variable the mean absolute difference of two draws is 1.128 standard deviations.
         scale = max(median(watched) / 1.128, limits.min_scale) if watched.size else limits.min_scale
         reference = self.reference[at]
         above = x / reference > max(limits.ratio, math.exp(limits.scales * scale))
-        # What has got slower does not become usual, whether or not it is blamed on the network.
-        follows = ~above & ~self.named[at]
-        self.reference[at] = np.where(follows, reference + FOLLOW * (x - reference), reference)
-        slow = above & (x >= least_us) & may_be_slow
+        is_any = np.count_nonzero(above) > 0
+        if is_any or np.count_nonzero(self.named):
+            # What has got slower does not become usual, whether or not it is blamed on the network.
+            follows = ~above & ~self.named[at]
+            self.reference[at] = np.where(follows, reference + FOLLOW * (x - reference), reference)
+        else:
+            self.reference[at] += FOLLOW * (x - reference)
+        if not (is_any and may_be_slow):
+            self.run[at] = 0
+            return rows, _NONE
+        slow = above & (x >= least_us)
         self.run[at] = np.where(slow, np.minimum(self.run[at], 254) + 1, 0)
-        return rows, slow
+        return rows, rows[slow]
+
+    def _with_all_members(
+        self, rows: NDArray[np.int64], transfer_us: NDArray[np.float64], members: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Those of which as many members report as ever did."""
+        whole = members >= np.maximum(self.members[rows], 2)
+        if np.count_nonzero(whole) < whole.size:
+            self._met = None
+            rows, transfer_us, members = rows[whole], transfer_us[whole], members[whole]
+        else:
+            self._met = members
+        self.members[rows] = np.minimum(members, _MOST_MEMBERS)
+        return rows, transfer_us
+
+    def _places(self, rows: NDArray[np.int64]) -> Any:
+        """Rows as an index: a slice where they are all, in their order, which is a view and not a copy each time."""
+        if rows is not self._in_order:
+            if rows.size != len(self.name) or not (rows[1:] > rows[:-1]).all():
+                return rows
+            self._in_order = rows
+        return slice(None)
+
+    def _advance(
+        self, rows: NDArray[np.int64], x: NDArray[np.float64], log: NDArray[np.float64], moved: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Take a step while some are still learnt from; returns which of the rows are not any more."""
+        seen = self.seen[rows].astype(np.int64)
+        weight = 1.0 / np.minimum(np.maximum(seen, 1), _MEMORY)
+        self.change[rows] += np.where(seen > 0, weight * (moved - self.change[rows]), 0.0)
+        self.last[rows] = log
+        learnt: NDArray[np.bool_] = seen >= REFERENCE_STEPS
+        self._learn(rows[~learnt], x[~learnt])
+        self.seen[rows] = np.minimum(seen + 1, 255)
+        if (self.seen >= REFERENCE_STEPS).all():
+            self.first = None
+        return learnt
 
     def may_be_named(self, run: int) -> bool:
         """Whether one that is not named has been slow for so many steps in a row."""
