@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from streams.core.limits import LimitsInForce
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class BarrierWait:
 
     def __init__(self, site_id: str, defaults: BarrierWaitThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or BarrierWaitThresholds()
+        self._limits = LimitsInForce(defaults or BarrierWaitThresholds(), RULE)
         self._standing = StandingCondition(needed=3, quiet=10)
 
     def on_step(self, step: ClosedStep, policy: Policy | None, evidence: Evidence | None = None) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ class BarrierWait:
         shares = wait_shares(step)
         if shares is None:
             return
-        limits = thresholds_for(self._defaults, policy, RULE)
+        limits = self._limits.of(policy)
         median, high = shares
         edge = self._standing.update(step.event_time_ns, high > limits.share)
         if edge is None:

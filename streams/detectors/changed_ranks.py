@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.known import are_positive
+from streams.core.limits import LimitsInForce
 from streams.core.medians import median
 from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,12 +68,16 @@ class ChangedRanks:
 
     def __init__(self, site_id: str, defaults: ChangedRanksThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or ChangedRanksThresholds()
+        self._limits = LimitsInForce(defaults or ChangedRanksThresholds(), RULE)
         self._standing = StandingCondition(_STEPS, _QUIET_STEPS)
         self._rank: NDArray[np.int64] = np.array([], dtype=np.int64)
         self._seen: NDArray[np.int32] = np.array([], dtype=np.int32)
         self._reference: NDArray[np.float32] = np.array([], dtype=np.float32)
         self._pace: NDArray[np.float32] = np.array([], dtype=np.float32)
+        self._rows: NDArray[np.int64] = np.array([], dtype=np.int64)
+        """Of all ranks."""
+        self._are_learnt = False
+        """Whether every rank has its reference; found again after a restart."""
 
     def on_step(
         self,
@@ -93,14 +98,17 @@ class ChangedRanks:
             policy: the site's.
             evidence: where the step is.
         """
-        limits = thresholds_for(self._defaults, policy, RULE)
-        at = self._admit(step.rank)
-        with np.errstate(invalid="ignore"):
-            known = step.own_us > 0
-        at, own = at[known], step.own_us[known]
-        is_learnt = self._seen[at] >= REFERENCE_STEPS
-        rows, learnt_own = at[is_learnt], own[is_learnt]
-        self._pace[rows] += _SMOOTH * (learnt_own / self._reference[rows] - self._pace[rows])
+        limits = self._limits.of(policy)
+        at, own = self._admit(step.rank), step.own_us
+        if not are_positive(own):
+            known = own > 0
+            at, own = at[known], own[known]
+        rows, learnt_own = at, own
+        if not self._are_learnt:
+            is_learnt = self._seen[at] >= REFERENCE_STEPS
+            rows, learnt_own = at[is_learnt], own[is_learnt]
+        places = self._places(rows)
+        self._pace[places] += _SMOOTH * (learnt_own / self._reference[places] - self._pace[places])
         changed = self._changed(rows, noise_scale, limits)
         if changed is not None and self._given_more(step, self._rank[rows], changed):
             changed = None
@@ -112,7 +120,12 @@ class ChangedRanks:
 
     def _admit(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of these ranks, new ones admitted."""
-        if not np.array_equal(self._rank, rank):
+        if rank is self._rank:
+            return self._rows
+        if np.array_equal(self._rank, rank):
+            # Nearly always the next step has this very array.
+            self._rank = rank
+        else:
             merged = np.union1d(self._rank, rank)
             if len(merged) > len(self._rank):
                 place = np.searchsorted(merged, self._rank)
@@ -121,16 +134,22 @@ class ChangedRanks:
                     grown = np.zeros(len(merged), dtype=old.dtype)
                     grown[place] = old
                     setattr(self, name, grown)
-                self._rank = merged
-        return np.searchsorted(self._rank, rank)
+                self._rank, self._are_learnt = merged, False
+        if self._rows.size != self._rank.size:
+            self._rows = np.arange(self._rank.size)
+        return self._rows if rank.size == self._rank.size else self._rank.searchsorted(rank)
+
+    def _places(self, rows: NDArray[np.int64]) -> Any:
+        """Rows as an index: a slice where they are all, which is a view and not a copy each time."""
+        return slice(None) if rows is self._rows else rows
 
     def _changed(
         self, rows: NDArray[np.int64], noise_scale: float, limits: ChangedRanksThresholds
     ) -> NDArray[np.bool_] | None:
         """Which of the rows have changed, if they are some of them, clearly apart from the others."""
-        pace = self._pace[rows]
-        changed = pace > limits.ratio
-        count = int(changed.sum())
+        pace = self._pace[self._places(rows)]
+        changed: NDArray[np.bool_] = pace > limits.ratio
+        count = int(np.count_nonzero(changed))
         if count < limits.least_ranks or count >= min(limits.most_share * len(rows), len(rows)):
             return None
         others = pace[~changed]
@@ -158,19 +177,22 @@ class ChangedRanks:
         named: frozenset[int],
         is_job_slow: bool,
     ) -> None:
-        learning = self._seen[at] < REFERENCE_STEPS
-        new, first_own = at[learning], own[learning]
-        if new.size:
+        if not self._are_learnt:
+            learning = self._seen[at] < REFERENCE_STEPS
+            new, first_own = at[learning], own[learning]
             self._seen[new] += 1
             self._reference[new] += (first_own - self._reference[new]) / self._seen[new]
             self._pace[new] = 1.0
+            self._are_learnt = bool((self._seen >= REFERENCE_STEPS).all())
         if is_job_slow or self._standing.onset_ns is not None:
             return
-        follows = np.ones(len(rows), dtype=np.bool_) if changed is None else ~changed
-        if named:
-            follows &= ~np.isin(self._rank[rows], sorted(named))
-        rows, learnt_own = rows[follows], learnt_own[follows]
-        self._reference[rows] += FOLLOW * (learnt_own - self._reference[rows])
+        if changed is not None or named:
+            follows = np.ones(len(rows), dtype=np.bool_) if changed is None else ~changed
+            if named:
+                follows &= ~np.isin(self._rank[rows], sorted(named))
+            rows, learnt_own = rows[follows], learnt_own[follows]
+        places = self._places(rows)
+        self._reference[places] += FOLLOW * (learnt_own - self._reference[places])
 
     def _finding(
         self,
@@ -214,6 +236,7 @@ class ChangedRanks:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._standing.restore(snapshot["standing"])
+        self._are_learnt = False
         self._rank = np.array(snapshot["rank"], dtype=np.int64)
         self._seen = np.array(snapshot["seen"], dtype=np.int32)
         self._reference = np.array(snapshot["reference"], dtype=np.float32)

@@ -13,6 +13,7 @@ The reference is the median of the first 20 recorded steps, and follows at 1 % a
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas.findings import Subject
-from streams.core.medians import median
+from streams.core.medians import median, row_medians
+from streams.core.peers import PeerGroups
 from streams.core.slow_reference import SlowReference
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from schemas.findings import Evidence, Finding
     from schemas.fleet import Policy
+    from streams.core.edges import Edge
     from streams.core.roster import JobRoster
     from streams.core.step_join import ClosedStep
 
@@ -95,14 +98,16 @@ class JobPace:
         own_median = max(own_median - explained_us, 0.0)
         own_ratio = self._own.take(own_median, self.is_job_slow)
         limit = self._job_limit(own_median)
-        yield from self._say(
-            step,
-            "job_slowdown",
-            own_ratio is not None and own_ratio > limit,
-            f"own time of the whole job is {own_ratio or 0:.3g} times its reference: power, heat or code, not one rank",
-            {"own_ratio": own_ratio, "own_median_us": int(own_median), "limit_ratio": limit},
-            evidence,
-        )
+        edge = self._edge(step, "job_slowdown", own_ratio is not None and own_ratio > limit)
+        if edge is not None:
+            yield self._finding(
+                step,
+                "job_slowdown",
+                edge,
+                f"own time of the whole job is {own_ratio or 0:.3g} times its reference: power, heat or code, not one rank",
+                {"own_ratio": own_ratio, "own_median_us": int(own_median), "limit_ratio": limit},
+                evidence,
+            )
         yield from self._stages(step, roster, evidence)
         yield from self._lengths(step, noise_scale, evidence)
 
@@ -121,34 +126,27 @@ class JobPace:
         return self._conditions["job_slowdown"].onset_ns is not None
 
     def _stages(self, step: ClosedStep, roster: JobRoster, evidence: Evidence | None) -> Iterator[Finding]:
-        stages = roster.derived("stages", step.rank, _stages_of)
-        if len(stages) < 2:
-            return
-        medians = {}
-        for stage, positions in stages:
-            own = step.own_us[positions]
-            if step.known_own_us is not step.own_us:
-                own = own[~np.isnan(own)]
-            if own.size:
-                medians[stage] = median(own)
+        medians = _stage_medians(step, roster)
         if len(medians) < 2:
             return
-        heaviest = max(sorted(medians), key=lambda stage: medians[stage])
-        others = median(np.array([value for stage, value in medians.items() if stage != heaviest]))
+        heaviest = max(sorted(medians), key=medians.__getitem__)
+        others = statistics.median(value for stage, value in medians.items() if stage != heaviest)
         ratio = medians[heaviest] / others if others > 0 else None
-        yield from self._say(
-            step,
-            "stage_imbalance",
-            ratio is not None and ratio > _STAGE_HEAVY,
-            f"stage {heaviest} takes {ratio or 0:.3g} times the others' own time: advice on the partition, no rank is slow",
-            {"stage": heaviest, "stage_ratio": ratio},
-            evidence,
-            stage=heaviest,
-        )
+        edge = self._edge(step, "stage_imbalance", ratio is not None and ratio > _STAGE_HEAVY)
+        if edge is not None:
+            yield self._finding(
+                step,
+                "stage_imbalance",
+                edge,
+                f"stage {heaviest} takes {ratio or 0:.3g} times the others' own time: advice on the partition, no rank is slow",
+                {"stage": heaviest, "stage_ratio": ratio},
+                evidence,
+                stage=heaviest,
+            )
 
     def _lengths(self, step: ClosedStep, noise_scale: float, evidence: Evidence | None) -> Iterator[Finding]:
         own = step.own_us
-        longest = np.argmax(own) if step.known_own_us is own else np.nanargmax(own)
+        longest = own.argmax() if step.known_own_us is own else np.nanargmax(own)
         self._longest.append(int(step.rank[int(longest)]))
         entropy = None
         # Where the noise is low and nothing stands, nothing can open or be cleared.
@@ -158,30 +156,33 @@ class JobPace:
             shares = counts / counts.sum()
             greatest = np.log(min(len(self._longest), len(step.rank)))
             entropy = float(-(shares * np.log(shares)).sum() / greatest) if greatest > 0 else None
-        yield from self._say(
-            step,
-            "length_imbalance",
-            entropy is not None and entropy > _LENGTH_ENTROPY and noise_scale > _LENGTH_NOISE,
-            "the longest own time moves from rank to rank: the lengths of the data are uneven",
-            {"entropy_share": entropy, "noise_scale": noise_scale},
-            evidence,
-        )
+        is_uneven = entropy is not None and entropy > _LENGTH_ENTROPY and noise_scale > _LENGTH_NOISE
+        edge = self._edge(step, "length_imbalance", is_uneven)
+        if edge is not None:
+            yield self._finding(
+                step,
+                "length_imbalance",
+                edge,
+                "the longest own time moves from rank to rank: the lengths of the data are uneven",
+                {"entropy_share": entropy, "noise_scale": noise_scale},
+                evidence,
+            )
 
-    def _say(
+    def _edge(self, step: ClosedStep, kind: str, holds: bool) -> tuple[Edge, int] | None:
+        return self._conditions[kind].update(step.event_time_ns, holds)
+
+    def _finding(
         self,
         step: ClosedStep,
         kind: str,
-        holds: bool,
+        edge: tuple[Edge, int],
         explanation: str,
         values: dict[str, Any],
         evidence: Evidence | None,
         stage: int | None = None,
-    ) -> Iterator[Finding]:
-        edge = self._conditions[kind].update(step.event_time_ns, holds)
-        if edge is None:
-            return
+    ) -> Finding:
         state, onset_ns = edge
-        yield self._rule.of_step(
+        return self._rule.of_step(
             kind,
             step,
             subject=Subject(level="stage", job_id=step.job_id, stage=stage) if kind == "stage_imbalance" else None,
@@ -211,15 +212,33 @@ class JobPace:
         self._longest = deque(snapshot["longest"], maxlen=_ENTROPY_STEPS)
 
 
-def _stages_of(ranks: NDArray[np.int64], roster: JobRoster) -> list[tuple[int, NDArray[np.int64]]]:
-    """Each pipeline stage with the positions of its ranks, those of unknown stage left out."""
+def _stage_medians(step: ClosedStep, roster: JobRoster) -> dict[int, float]:
+    """Median own time of each pipeline stage of which one is known, in the order of stages."""
+    stages, groups = roster.derived("stages", step.rank, _stages_of)
+    if len(stages) < 2:
+        return {}
+    own, is_known = step.own_us, step.known_own_us is step.own_us
+    rows = groups.rows(own) if is_known else None
+    if rows is not None:
+        return dict(zip(stages, row_medians(rows).tolist(), strict=True))
+    medians = {}
+    for stage, positions in zip(stages, groups, strict=True):
+        known = own[positions] if is_known else own[positions][~np.isnan(own[positions])]
+        if known.size:
+            medians[stage] = median(known)
+    return medians
+
+
+def _stages_of(ranks: NDArray[np.int64], roster: JobRoster) -> tuple[list[int], PeerGroups]:
+    """Pipeline stages in their order, and the positions of the ranks of each, those of unknown stage left out."""
     positions: dict[int, list[int]] = {}
     for position, rank in enumerate(ranks.tolist()):
         seat = roster.seats.get(rank)
         stage = seat.stage if seat is not None else roster.stage_of(rank)
         if stage is not None and stage >= 0:
             positions.setdefault(stage, []).append(position)
-    return [(stage, np.array(places, dtype=np.int64)) for stage, places in sorted(positions.items())]
+    stages = sorted(positions)
+    return stages, PeerGroups(np.array(positions[stage], dtype=np.int64) for stage in stages)
 
 
 class MissingRanks:

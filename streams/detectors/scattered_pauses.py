@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 from streams.detectors.work_peers import work_peers
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ScatteredPauses:
 
     def __init__(self, site_id: str, defaults: ScatteredPausesThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or ScatteredPausesThresholds()
+        self._limits = LimitsInForce(defaults or ScatteredPausesThresholds(), RULE)
         self._steps: deque[tuple[int, list[int], int, int]] = deque(maxlen=_WINDOW)
         """Time, ranks that paused, longest excess and step time of each of the last steps."""
         self._onset_ns: int | None = None
@@ -85,7 +85,7 @@ class ScatteredPauses:
             policy: the site's.
             evidence: where the step is.
         """
-        limits = thresholds_for(self._defaults, policy, RULE)
+        limits = self._limits.of(policy)
         excess = self._of_host(step, roster, pauses, limits) if pauses.size else []
         self._steps.append(
             (

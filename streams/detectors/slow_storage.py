@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.known import are_known
+from streams.core.limits import LimitsInForce
 from streams.core.medians import median
 from streams.core.slow_reference import SlowReference
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ class SlowStorage:
 
     def __init__(self, site_id: str, defaults: SlowStorageThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or SlowStorageThresholds()
+        self._limits = LimitsInForce(defaults or SlowStorageThresholds(), RULE)
         self._data = SlowReference()
         self._own = SlowReference()
         self._standing = StandingCondition(_STEPS, _QUIET_STEPS)
@@ -67,13 +68,17 @@ class SlowStorage:
     def on_step(self, step: ClosedStep, policy: Policy | None, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one closed step of phase `train`; steps come in step order."""
         self.excess_us = 0.0
-        limits = thresholds_for(self._defaults, policy, RULE)
+        limits = self._limits.of(policy)
         data, own = step.columns["data_us"], step.own_us
-        known = ~np.isnan(data) & ~np.isnan(own)
-        if not known.any():
-            return
-        data, own = data[known], own[known]
-        data_median, own_median = median(data), median(own)
+        if own.size and are_known(data) and step.known_own_us is own and step.own_median_us is not None:
+            own_median = step.own_median_us
+        else:
+            known = ~np.isnan(data) & ~np.isnan(own)
+            if not known.any():
+                return
+            data = data[known]
+            own_median = median(own[known])
+        data_median = median(data)
         usual_data, usual_own = self._data.value, self._own.value
         is_slow = False
         if usual_data is not None and usual_own is not None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.limits import LimitsInForce
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
-from streams.core.thresholds import thresholds_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ class UnevenWork:
 
     def __init__(self, site_id: str, defaults: UnevenWorkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
-        self._defaults = defaults or UnevenWorkThresholds()
+        self._limits = LimitsInForce(defaults or UnevenWorkThresholds(), RULE)
         self._standing: dict[str, StandingCondition] = {
             kind: StandingCondition(_STEPS, _QUIET_STEPS) for kind in ("expert_imbalance", "token_imbalance")
         }
@@ -74,14 +74,14 @@ class UnevenWork:
             policy: the site's.
             evidence: where the step is.
         """
-        limits = thresholds_for(self._defaults, policy, RULE)
-        factors = explained.tokens_factor if explained is not None else np.ones(len(step.rank))
-        largest = float(factors.max())
+        limits = self._limits.of(policy)
+        largest = float(explained.tokens_factor.max()) if explained is not None else 1.0
         has_experts = roster.job is not None and roster.job.layout.expert > 1
         for kind, standing in self._standing.items():
             is_its = has_experts == (kind == "expert_imbalance")
             edge = standing.update(step.event_time_ns, is_its and largest >= limits.factor)
             if edge is not None:
+                factors = explained.tokens_factor if explained is not None else np.ones(len(step.rank))
                 yield self._finding(kind, step, edge, factors, evidence)
 
     def _finding(

@@ -18,6 +18,8 @@ from schemas.results import StepResult
 from schemas.steps import CollectiveDigest, RankProgress, StepTiming
 from schemas.topics import topic_of
 from streams.core.bandwidth_windows import BandwidthWindows
+from streams.core.known import are_known
+from streams.core.medians import SORTED_BELOW
 from streams.core.position import reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
 from streams.core.step_join import ClosedStep, StepJoin, StepJoinConfig
@@ -379,6 +381,8 @@ def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_
 
 def _slowest(own_us: NDArray[np.float64]) -> NDArray[np.int64]:
     """Positions of the longest known own times, the longest first, of equal ones the first."""
+    if own_us.size < SORTED_BELOW and are_known(own_us):
+        return (-own_us).argsort(kind="stable")[:_SLOWEST]
     shown = own_us
     if own_us.size > _SLOWEST:
         # Unknown ones are the least of all here, and fall out below.
