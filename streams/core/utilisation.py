@@ -30,13 +30,16 @@ from streams.core.flops import (
 
 __all__ = [
     "Peak",
+    "TokenFlops",
     "Utilisation",
     "Workload",
     "dense_peak",
     "run_time_s",
     "scaled_to_hardware",
+    "token_flops",
     "tokens_per_s_per_gpu",
     "utilisation",
+    "utilisation_of_flops",
     "utilisation_of_rate",
 ]
 
@@ -59,6 +62,18 @@ class Peak:
     precision: str
     source: str
     """Where the figure is from, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFlops:
+    """The numerator: FLOP of one step per model token."""
+
+    model: float
+    hardware: float | None
+    """With what is computed again; None where that is not known."""
+    convention: str
+    """As it is told with the figures."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +169,40 @@ def utilisation(
         ValueError: A figure is not above zero, a word is not known, or the figures contradict each other.
     """
     _check_positive(tokens=tokens, step_time_us=step_time_us, gpus=gpus)
+    return utilisation_of_flops(
+        token_flops(
+            workload=workload,
+            shape=shape,
+            convention=convention,
+            recompute=recompute,
+            seq_len=seq_len,
+            sum_squared_lengths=sum_squared_lengths,
+            tokens=tokens,
+        ),
+        tokens=tokens,
+        step_time_us=step_time_us,
+        gpus=gpus,
+        peak_tflops=peak_tflops,
+        precision=precision,
+        peak_source=peak_source,
+        compute_precision=compute_precision,
+    )
+
+
+def token_flops(
+    *,
+    workload: Workload,
+    shape: ModelShape,
+    convention: FlopConvention | str,
+    recompute: Recompute,
+    seq_len: int | None,
+    sum_squared_lengths: float | None = None,
+    tokens: int | None = None,
+) -> TokenFlops:
+    """FLOP per model token: one figure for all steps of a job, unless packed documents make it another in each.
+
+    Args and errors: as for `utilisation`; `tokens` may be None without `sum_squared_lengths`.
+    """
     if workload not in WORKLOADS:
         msg = f"workload is {workload!r}; give one of: {', '.join(WORKLOADS)}"
         raise ValueError(msg)
@@ -164,8 +213,9 @@ def utilisation(
     label = counted_by.value
     hardware: float | None
     notes: list[str] = []
+    packed_tokens = None if sum_squared_lengths is None or tokens is None else float(tokens)
     if workload == "training":
-        packed = (sum_squared_lengths, None if sum_squared_lengths is None else float(tokens))
+        packed = (sum_squared_lengths, packed_tokens)
         model = training_flops_per_token(shape, seq_len, counted_by, *packed)
         try:
             hardware = hardware_flops_per_token(shape, seq_len, counted_by, recompute, *packed)
@@ -173,7 +223,6 @@ def utilisation(
             hardware = None
             notes.append(f"HFU is unknown: {error}")
     elif workload == "forward_only":
-        packed_tokens = None if sum_squared_lengths is None else float(tokens)
         model = forward_flops_per_token(shape, seq_len, counted_by, sum_squared_lengths, packed_tokens)
         hardware = model
     else:
@@ -182,16 +231,35 @@ def utilisation(
         model = hardware = inference_flops_per_token(shape, seq_len)
         weights_alone = inference_flops_per_token(shape)
         label = "2N" if model == weights_alone else "2N+4LHQT"
+    return TokenFlops(model, hardware, label, tuple(notes))
+
+
+def utilisation_of_flops(
+    flops: TokenFlops,
+    *,
+    tokens: int,
+    step_time_us: int,
+    gpus: int,
+    peak_tflops: float | None,
+    precision: str,
+    peak_source: str = "given",
+    compute_precision: str | None = None,
+) -> Utilisation:
+    """Utilisation of one step whose FLOP per token are counted.
+
+    Args and errors: as for `utilisation`.
+    """
+    _check_positive(tokens=tokens, step_time_us=step_time_us, gpus=gpus)
     tokens_per_gpu_us = tokens / step_time_us / gpus
     # 1e6 FLOP/us is 1 TFLOP/s.
     return _held_against_peak(
-        model_tflops=model * tokens_per_gpu_us / 1e6,
-        hardware_tflops=None if hardware is None else hardware * tokens_per_gpu_us / 1e6,
-        convention=label,
+        model_tflops=flops.model * tokens_per_gpu_us / 1e6,
+        hardware_tflops=None if flops.hardware is None else flops.hardware * tokens_per_gpu_us / 1e6,
+        convention=flops.convention,
         gpus=gpus,
         peak=Peak(peak_tflops, precision_named(precision), peak_source),
         compute_precision=precision_named(compute_precision or precision),
-        notes=notes,
+        notes=list(flops.notes),
     )
 
 

@@ -7,16 +7,26 @@ said so once, and while it stands nothing is called low.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from schemas import gpu_parts
 from streams.core.flops import ModelShape
+from streams.core.known import are_known
+from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
-from streams.core.thresholds import is_enabled, thresholds_for
-from streams.core.utilisation import Peak, Utilisation, dense_peak, utilisation
+from streams.core.thresholds import is_enabled
+from streams.core.utilisation import (
+    Peak,
+    TokenFlops,
+    Utilisation,
+    dense_peak,
+    token_flops,
+    utilisation,
+    utilisation_of_flops,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,34 +80,49 @@ def step_utilisation(step: ClosedStep, roster: JobRoster) -> tuple[Utilisation |
     tokens = _tokens(step, job)
     if not tokens:
         return None, None, None
-    peak, shape, description_error = roster.derived("mfu", step.rank, _described)
-    if shape is None:
-        return None, tokens, description_error
+    described = roster.derived("mfu", step.rank, _described)
+    if described.shape is None:
+        return None, tokens, described.error
     squared = step.columns["sum_squared_lengths"]
-    packed = job.workload == "training" and squared.size and not np.isnan(squared).any() and not step.missing
+    packed = job.workload == "training" and squared.size and are_known(squared) and not step.missing
+    peak = described.peak
+    held_against: dict[str, Any] = {
+        "tokens": tokens,
+        "step_time_us": step_us,
+        "gpus": job.world_size,
+        "peak_tflops": peak.tflops,
+        "precision": peak.precision,
+        "peak_source": peak.source,
+        "compute_precision": job.precision,
+    }
     try:
-        result = utilisation(
-            workload=job.workload,
-            shape=shape,
-            convention=job.flop_convention,
-            recompute=job.recompute if job.workload == "training" else "none",
-            seq_len=job.seq_len,
-            tokens=tokens,
-            step_time_us=step_us,
-            gpus=job.world_size,
-            peak_tflops=peak.tflops,
-            precision=peak.precision,
-            peak_source=peak.source,
-            sum_squared_lengths=float(squared.sum()) if packed else None,
-            compute_precision=job.precision,
-        )
+        if described.flops is not None and not packed:
+            return utilisation_of_flops(described.flops, **held_against), tokens, None
+        sum_squared = float(squared.sum()) if packed else None
+        counted = _counted(job, described.shape)
+        return utilisation(**counted, **held_against, sum_squared_lengths=sum_squared), tokens, None
     except ValueError as error:
         return None, tokens, str(error)
-    return result, tokens, None
 
 
-def _described(_: NDArray[np.int64], roster: JobRoster) -> tuple[Peak, ModelShape | None, str | None]:
-    """Peak and shape by a job's description; no shape, and why, where the description contradicts itself."""
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What follows from a job's description for every step.
+
+    Attributes:
+        peak: of its parts.
+        shape: of its model; None, and `error` why, where the description contradicts itself.
+        error: that.
+        flops: per token where documents are not packed; None where they cannot be counted.
+    """
+
+    peak: Peak
+    shape: ModelShape | None
+    error: str | None = None
+    flops: TokenFlops | None = None
+
+
+def _described(_: NDArray[np.int64], roster: JobRoster) -> _Description:
     job = roster.job
     assert job is not None
     assert job.model is not None
@@ -107,8 +132,23 @@ def _described(_: NDArray[np.int64], roster: JobRoster) -> tuple[Peak, ModelShap
             **job.model.model_dump(exclude={"gated_mlp"}, exclude_none=True), gated_mlp=job.model.gated_mlp
         )
     except ValueError as error:
-        return peak, None, str(error)
-    return peak, shape, None
+        return _Description(peak, None, str(error))
+    try:
+        return _Description(peak, shape, flops=token_flops(**_counted(job, shape)))
+    except ValueError:
+        # The step says why, with what else is wrong with it.
+        return _Description(peak, shape)
+
+
+def _counted(job: Job, shape: ModelShape) -> dict[str, Any]:
+    """How the FLOP of a job are counted."""
+    return {
+        "workload": job.workload,
+        "shape": shape,
+        "convention": job.flop_convention,
+        "recompute": job.recompute if job.workload == "training" else "none",
+        "seq_len": job.seq_len,
+    }
 
 
 def _tokens(step: ClosedStep, job: Job) -> int | None:
@@ -140,7 +180,7 @@ class MfuRules:
     def __init__(self, site_id: str, defaults: LowMfuThresholds | None = None) -> None:
         self._low = Rule(LOW, 1, site_id)
         self._impossible = Rule(IMPOSSIBLE, 1, site_id)
-        self._defaults = defaults or LowMfuThresholds()
+        self._limits = LimitsInForce(defaults or LowMfuThresholds(), LOW)
         self._below = 0
         self._onset_ns: int | None = None
         self._opened_ns: int | None = None
@@ -176,7 +216,7 @@ class MfuRules:
                 evidence=evidence,
             )
             self._impossible_ns = None
-        self._remember(step.event_time_ns, result.mfu, thresholds_for(self._defaults, policy, LOW).best_hour_steps)
+        self._remember(step.event_time_ns, result.mfu, self._limits.of(policy).best_hour_steps)
         if is_enabled(policy, LOW):
             yield from self._say_low(step, roster.job, result, policy, evidence)
 
@@ -213,11 +253,10 @@ class MfuRules:
     def _say_low(
         self, step: ClosedStep, job: Job, result: Utilisation, policy: Policy | None, evidence: Evidence | None
     ) -> Iterator[Finding]:
-        limits = thresholds_for(self._defaults, policy, LOW)
-        if job.mfu_target is not None:
-            limits = replace(limits, target=job.mfu_target)
+        limits = self._limits.of(policy)
+        target = limits.target if job.mfu_target is None else job.mfu_target
         assert result.mfu is not None
-        if result.mfu >= limits.target:
+        if result.mfu >= target:
             self._below = 0
             if self._onset_ns is not None:
                 onset_ns, self._onset_ns = self._onset_ns, None
@@ -228,7 +267,7 @@ class MfuRules:
                     severity="info",
                     onset_ns=onset_ns,
                     explanation="MFU is above its target again",
-                    values={"mfu": result.mfu, "target": limits.target},
+                    values={"mfu": result.mfu, "target": target},
                     evidence=evidence,
                 )
             return
@@ -249,11 +288,11 @@ class MfuRules:
             state="open",
             severity="warning" if fallen else "info",
             onset_ns=self._onset_ns,
-            explanation=f"MFU {100 * result.mfu:.1f} % is below {100 * limits.target:.0f} % for {self._below} steps"
+            explanation=f"MFU {100 * result.mfu:.1f} % is below {100 * target:.0f} % for {self._below} steps"
             + (f" and below the job's best hour of {100 * best:.1f} %" if fallen and best is not None else ""),
             values={
                 "mfu": result.mfu,
-                "target": limits.target,
+                "target": target,
                 "best_hour_mfu": best,
                 "flop_convention": result.convention,
                 "steps_below": self._below,
