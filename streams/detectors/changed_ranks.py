@@ -18,6 +18,7 @@ import numpy as np
 from streams.core.known import are_positive
 from streams.core.limits import LimitsInForce
 from streams.core.medians import median
+from streams.core.rank_marks import marked
 from streams.core.slow_reference import FOLLOW, REFERENCE_STEPS
 from streams.core.standing import StandingCondition
 from streams.core.statement import Rule
@@ -189,7 +190,7 @@ class ChangedRanks:
         if changed is not None or named:
             follows = np.ones(len(rows), dtype=np.bool_) if changed is None else ~changed
             if named:
-                follows &= ~np.isin(self._rank[rows], sorted(named))
+                follows &= ~marked(self._rank, named)[self._places(rows)]
             rows, learnt_own = rows[follows], learnt_own[follows]
         places = self._places(rows)
         self._reference[places] += FOLLOW * (learnt_own - self._reference[places])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streams.core.limits import LimitsInForce
+from streams.core.medians import median
 from streams.core.statement import Rule
 from streams.detectors.work_peers import work_peers
 
@@ -65,6 +66,8 @@ class ScatteredPauses:
         self._limits = LimitsInForce(defaults or ScatteredPausesThresholds(), RULE)
         self._steps: deque[tuple[int, list[int], int, int]] = deque(maxlen=_WINDOW)
         """Time, ranks that paused, longest excess and step time of each of the last steps."""
+        self._paused = 0
+        """In how many of them some rank paused."""
         self._onset_ns: int | None = None
         self._quiet = 0
 
@@ -87,6 +90,8 @@ class ScatteredPauses:
         """
         limits = self._limits.of(policy)
         excess = self._of_host(step, roster, pauses, limits) if pauses.size else []
+        if len(self._steps) == _WINDOW and self._steps[0][1]:
+            self._paused -= 1
         self._steps.append(
             (
                 step.event_time_ns,
@@ -95,17 +100,24 @@ class ScatteredPauses:
                 step.step_time_us or 0,
             )
         )
-        paused = [entry for entry in self._steps if entry[1]]
+        if excess:
+            self._paused += 1
         if self._onset_ns is None:
-            if len(paused) < limits.share * _WINDOW or not self._are_scattered(paused, limits):
+            if self._paused < limits.share * _WINDOW:
+                return
+            paused = self._steps_with_pauses()
+            if not self._are_scattered(paused, limits):
                 return
             self._onset_ns, self._quiet = paused[0][0], 0
             yield self._finding(step, "open", self._onset_ns, paused, evidence)
             return
-        self._quiet = self._quiet + 1 if len(paused) < limits.quiet_share * _WINDOW else 0
+        self._quiet = self._quiet + 1 if self._paused < limits.quiet_share * _WINDOW else 0
         if self._quiet >= _WINDOW:
             onset_ns, self._onset_ns = self._onset_ns, None
-            yield self._finding(step, "cleared", onset_ns, paused, evidence)
+            yield self._finding(step, "cleared", onset_ns, self._steps_with_pauses(), evidence)
+
+    def _steps_with_pauses(self) -> list[tuple[int, list[int], int, int]]:
+        return [entry for entry in self._steps if entry[1]]
 
     @staticmethod
     def _of_host(
@@ -118,10 +130,13 @@ class ScatteredPauses:
         found: list[tuple[int, int]] = []
         for group in work_peers(step, roster):
             theirs = group[pausing[group]]
-            told = host[group][~np.isnan(host[group])]
-            if not theirs.size or not told.size:
+            if not theirs.size:
                 continue
-            usual_host, usual_own = np.median(told), np.nanmedian(own[group])
+            told, owns = host[group], own[group]
+            told, owns = told[~np.isnan(told)], owns[~np.isnan(owns)]
+            if not told.size:
+                continue
+            usual_host, usual_own = median(told), median(owns)
             for position in theirs.tolist():
                 excess = own[position] - usual_own
                 # NaN compares as false.
@@ -180,5 +195,6 @@ class ScatteredPauses:
         """Replace the state by a snapshot's."""
         steps = ((at, list(ranks), excess, step_us) for at, ranks, excess, step_us in snapshot["steps"])
         self._steps = deque(steps, maxlen=_WINDOW)
+        self._paused = len(self._steps_with_pauses())
         self._onset_ns = snapshot["onset_ns"]
         self._quiet = snapshot["quiet"]

@@ -28,6 +28,7 @@ import numpy as np
 from schemas.findings import Subject
 from streams.core.limits import LimitsInForce
 from streams.core.peers import log_ratio_to_peers
+from streams.core.rank_marks import marked
 from streams.core.statement import Rule
 from streams.detectors.pace_charts import PaceCharts, StragglerThresholds
 from streams.detectors.slow_units import Leaning, slow_units, subject_of
@@ -125,7 +126,7 @@ class Straggler:
         if hit.size:
             self.pauses = hit[(charts.hits[at][hit] & np.uint64((1 << _GAP_STEPS) - 1)) == 1]
         if self.pauses.size and self._open:
-            self.pauses = self.pauses[~np.isin(step.rank[self.pauses], sorted(self.named))]
+            self.pauses = self.pauses[~marked(step.rank, self.named)[self.pauses]]
         yield from self._insufficient(step, hitting, set(suspects), log_ratio, evidence)
 
     def _note_candidates(self, step: ClosedStep, hitting: set[int]) -> None:
@@ -220,7 +221,7 @@ class Straggler:
         scale: float,
         evidence: Evidence | None,
     ) -> Finding:
-        positions = [int(p) for p in np.flatnonzero(np.isin(step.rank, sorted(members)))]
+        positions = np.flatnonzero(marked(step.rank, members)).tolist()
         lead = max(positions, key=lambda p: (np.nan_to_num(log_ratio[p]), -p)) if positions else None
         own = step.own_us
         values: dict[str, Any] = {

@@ -9,6 +9,7 @@ import numpy as np
 from streams.core.collectives import instances
 from streams.core.medians import median
 from streams.core.peers import group_by_key
+from streams.core.rank_marks import marked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,8 +42,7 @@ def held_up(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]
     excused: set[int] = set()
     if not suspects:
         return excused
-    is_suspect = np.zeros(len(step.rank), dtype=np.bool_)
-    is_suspect[np.searchsorted(step.rank, sorted(suspects))] = True
+    is_suspect = marked(step.rank, suspects)
     for group in work_peers(step, roster):
         theirs = group[is_suspect[group]]
         if not theirs.size:
