@@ -197,6 +197,8 @@ def _begun(output: Path) -> ArchiveMarks:
     marks = marks_of(output)
     if marks.head is None:
         raise NotAnArchiveError(f"{output} was not made by paceline record, or its beginning is damaged")
+    if "redacted" in marks.head:
+        raise NotAnArchiveError(f"{output} has no names any more: a recording cannot go on with it")
     whole = sum(1 for block in marks.blocks if block["at"] < marks.whole_to)
     if whole < len(marks.blocks):
         raise NotAnArchiveError(f"{output}: {marks.damages[0].reason}; what lies behind it would be lost")
@@ -246,12 +248,16 @@ def archive_command(archive: Path, as_json: bool) -> int:
 
 
 def _print_archive(told: dict[str, Any]) -> None:
-    print(f"paceline {told.get('paceline', 'unknown')}, site {told.get('site_id', 'unknown')}")
+    print(f"paceline {told.get('paceline', 'unknown')}, site {told.get('site_id') or 'unknown'}")
     print(f"{sum(block['lines'] for block in told['blocks'])} records in {len(told['blocks'])} blocks")
     if told["first_ms"] is not None:
         print(f"arrived over {(told['last_ms'] - told['first_ms']) / 1000:.0f} s")
     for name, (first, last, count) in told["places"].items():
         print(f"  {count:8d}  {name} {first}..{last}")
+    if redacted := told.get("redacted"):
+        print(f"redacted: names are pseudonyms of mapping {redacted['mapping']}")
+        for reason, count in redacted.get("left_out", {}).items():
+            print(f"left out: {count} ({reason})")
     for name, first, last in told["gaps"]:
         print(f"not on the broker: {name} {first}..{last}")
     for name in told.get("cut", []):

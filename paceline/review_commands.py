@@ -14,6 +14,11 @@ from paceline.brokers_option import Bootstrap
 
 __all__ = ["archive", "diff", "record", "replay", "report"]
 
+RedactKey = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="With --redact: file of the key, so that archives map alike; made where there is none."),
+]
+
 
 def record(
     output: Annotated[Path, typer.Option("--output", "-o", help="Archive to write, .jsonl.zst.")],
@@ -31,22 +36,52 @@ def record(
         bool, typer.Option("--journal", help="Decisions from their first record on, for replay --journal.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a recording, with its own options.")] = False,
+    redact: Annotated[bool, typer.Option("--redact", help="Names become pseudonyms, for people outside.")] = False,
+    redact_key: RedactKey = None,
 ) -> None:
     """Topics to an archive with an index, sums and a manifest, for replay and report without Kafka."""
     from paceline.record_command import RecordOptions, record_command
 
     options = RecordOptions(site, start, end, live, tuple(job or ()), tuple(node or ()), journal)
-    raise typer.Exit(record_command(output, bootstrap, options, duration, resume))
+    if not redact:
+        _goes_with_redact({"--redact-key": redact_key})
+        raise typer.Exit(record_command(output, bootstrap, options, duration, resume))
+    from paceline.redact_command import record_redacted
+
+    def recorded(original: Path) -> int:
+        return record_command(original, bootstrap, options, duration, resume)
+
+    raise typer.Exit(record_redacted(output, redact_key, recorded))
 
 
 def archive(
     file: Annotated[Path, typer.Argument(help="An archive that paceline record made.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Write a copy without names instead, of an archive of any form.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --redact: the copy, .jsonl.zst.")] = None,
+    redact_key: RedactKey = None,
+    readable: Annotated[bool, typer.Option("--readable", help="With --redact: leave out what is damaged.")] = False,
 ) -> None:
     """Check every sum of a recorded archive and say what is in it; status 1 when something cannot be read."""
+    if redact:
+        from paceline.redact_command import redact_command
+
+        if output is None or json:
+            typer.echo("paceline: --redact writes a copy: name it with --output, and leave out --json", err=True)
+            raise typer.Exit(2)
+        raise typer.Exit(redact_command(file, output, redact_key, readable))
+    _goes_with_redact({"--output": output, "--redact-key": redact_key, "--readable": readable})
     from paceline.record_command import archive_command
 
     raise typer.Exit(archive_command(file, json))
+
+
+def _goes_with_redact(options: dict[str, object]) -> None:
+    if given := [name for name, value in options.items() if value]:
+        typer.echo(f"paceline: {', '.join(given)} goes with --redact", err=True)
+        raise typer.Exit(2)
 
 
 def replay(

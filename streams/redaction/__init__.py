@@ -1,0 +1,1 @@
+"""Redaction: an archive whose names are pseudonyms, so that it can be handed to somebody outside."""

@@ -1,0 +1,381 @@
+"""Redacted archives: no name is left in them, and a replay of one says what a replay of the original says, renamed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from factories import at, placement, xid_event
+
+from paceline.record_command import RecordOptions, record_command
+from paceline.redact_command import record_redacted, redact_command
+from schemas.archive import ArchiveLine, ArchiveWriter, read_archive
+from schemas.archive_blocks import Block, BlockWriter, marks_of, read_blocks
+from schemas.base import Record
+from schemas.codec import decode_value, message
+from schemas.findings import Finding, Subject
+from schemas.fleet import ModeScope, Node, Policy
+from schemas.topics import TOPICS, topic_named
+from streams.recording.recorder import Recorder
+from streams.recording.selection import Selection
+from streams.recording.taken import Taken, archive_line
+from streams.redaction.names import Names
+from streams.redaction.redactor import Redactor
+from streams.redaction.table import LEFT_OUT, TABLE, Entries, How, Inner
+from streams.redaction.text import line, said
+from streams.redaction.words import is_usual
+from streams.replay import Problems, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+KEY = b"a key of tests, thirty-two bytes"
+FAMILIES = [family for topic in TOPICS if topic.family not in LEFT_OUT for family in topic.records]
+SECRET = "acme"
+
+
+def line_of(record: Record, offset: int = 0, append_ms: int = 0, number: int = 0) -> ArchiveLine:
+    wire = message(record)
+    headers = {name: value.decode() for name, value in wire.headers}
+    return ArchiveLine(wire.topic, 0, offset, append_ms, wire.key.decode(), orjson.loads(wire.value), headers, number)
+
+
+def redactor_of(lines: Iterable[ArchiveLine]) -> Redactor:
+    redactor = Redactor(KEY)
+    for each in lines:
+        redactor.learn(each)
+    redactor.learnt()
+    return redactor
+
+
+def redacted(record: Record, *others: Record) -> Record:
+    taken = redactor_of(map(line_of, (record, *others))).redacted(line_of(record))
+    assert taken is not None
+    assert taken.value is not None
+    return decode_value(taken.topic, orjson.loads(taken.value))
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_every_family_is_kept_renamed_or_cleared_by_name() -> None:
+    """A new field belongs in `streams/redaction/table.py`: it is dropped from redacted archives until it has a class there."""
+    inner = {
+        of.family
+        for treatments in TABLE.values()
+        for treatment in treatments.values()
+        for of in (treatment, getattr(treatment, "values", None))
+        if isinstance(of, Inner)
+    }
+    assert set(TABLE) == {*FAMILIES, *inner}
+    for family, treatments in TABLE.items():
+        assert set(treatments) == set(family.model_fields), family.__name__
+
+
+def filled(schema: dict[str, Any], definitions: dict[str, Any], how: Any = None) -> Any:
+    """A value that fits a JSON schema, with the secret in every text that may hold one."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        family = next(family for family in TABLE if family.__name__ == name)
+        return filled_record(definitions[name], definitions, family)
+    if "anyOf" in schema:
+        wanted = [each for each in schema["anyOf"] if each.get("type") not in {"null", "integer", "number", "boolean"}]
+        return filled((wanted or schema["anyOf"])[0], definitions, how)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    kind = schema.get("type")
+    if kind == "string":
+        if "pattern" in schema:
+            return "0" * 64
+        return "0000:1b:00" if how is How.KEPT else f"{SECRET}-node 7"
+    if kind == "array":
+        items = schema.get("items", {}) if "prefixItems" not in schema else None
+        return [filled(items, definitions, how)] if items is not None else [0 for _ in schema["prefixItems"]]
+    if kind == "object":
+        entries = how if isinstance(how, Entries) else Entries(How.KEPT)
+        key = "some_word" if entries.keys is How.KEPT else f"{SECRET} key"
+        if entries.is_closed:
+            return {
+                **{name: f"{SECRET} 1" for name, _ in entries.by_key if name not in {"op", "dtypes"}},
+                "new": SECRET,
+            }
+        values = schema.get("additionalProperties", {})
+        return {key: filled(values, definitions, entries.values)}
+    return 1
+
+
+def filled_record(schema: dict[str, Any], definitions: dict[str, Any], family: type[Record]) -> dict[str, Any]:
+    return {name: filled(field, definitions, TABLE[family].get(name)) for name, field in schema["properties"].items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_a_record_full_of_names_is_written_without_any(family: type[Record]) -> None:
+    schema = family.model_json_schema(mode="validation")
+    value = filled_record(schema, schema.get("$defs", {}), family)
+    if "pfc_port" in value:
+        value["pfc_port"] = [0]
+    topic = next(topic for topic in TOPICS if family in topic.records)
+    record = decode_value(topic.name, value)
+    assert isinstance(record, family)
+    if family.__name__ not in {"GpuFrame", "ProgressMark"}:
+        assert SECRET in str(value)
+    written = redactor_of([line_of(record)]).redacted(line_of(record))
+    assert written is not None
+    told = b" ".join([written.key or b"", written.value or b"", *(raw or b"" for _, raw in written.headers)])
+    assert SECRET.encode() not in told.lower()
+    assert written.key == topic.key(decode_value(topic.name, orjson.loads(written.value or b""))).encode()
+
+
+# --- The law ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def incident(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recorded archive of a simulated fleet with what was said of it, and its redacted copy."""
+    directory = tmp_path_factory.mktemp("incident")
+    inputs = list(read_archive(request.config.rootpath / "tests/golden/mixed.jsonl.zst"))
+    original, copy = directory / "incident.jsonl.zst", directory / "redacted.jsonl.zst"
+    recorded(original, (*inputs, *outputs_of(inputs, "acme-east")))
+    assert redact_command(original, copy, None, is_tolerant=False) == 0
+    return original, copy
+
+
+def recorded(path: Path, lines: Iterable[Any]) -> Path:
+    """A recorded archive of these lines."""
+    head = {"site_id": "acme-east", "asked": {"jobs": ["pretrain-70b"], "nodes": [], "start": "-2h"}, "cluster_id": "c"}
+    with path.open("xb") as stream:
+        writer = BlockWriter(stream, head)
+        recorder = Recorder(writer, Selection())
+        for each in lines:
+            headers = tuple((name, value.encode()) for name, value in each.headers.items())
+            place = each.topic, each.partition, each.offset, each.timestamp_ms
+            recorder.take(Taken(*place, each.key.encode(), orjson.dumps(each.value), headers))
+        writer.end({**head, "is_whole": True})
+    return path
+
+
+def outputs_of(lines: Iterable[Any], site_id: str) -> Iterator[ArchiveLine]:
+    for number, record in enumerate(replay(lines, site_id, Problems())):
+        yield line_of(record, number, 1_767_225_700_000)
+
+
+def test_a_replay_of_the_redacted_archive_says_what_the_renamed_original_says(incident: tuple[Path, Path]) -> None:
+    """Findings, incidents and commands with their ids, texts and evidence; only outputs of one time may change places."""
+    _, copy = incident
+    kept = [each for each in read_archive(copy) if isinstance(each, ArchiveLine)]
+    families = ("step-results", "job-performance", "findings", "incidents", "actions")
+    said_topics = {topic_named(family).name for family in families}
+    stated = Counter(orjson.dumps(each.value) for each in kept if each.topic in said_topics)
+    site_id = (marks_of(copy).head or {})["site_id"]
+    again = Counter(
+        orjson.dumps(each.value) for each in outputs_of((e for e in kept if e.topic not in said_topics), site_id)
+    )
+    assert again == stated
+    assert sum("command" in orjson.loads(each)["record"] for each in stated) >= 3
+
+
+def test_no_name_of_the_original_is_anywhere_in_the_redacted_archive(incident: tuple[Path, Path]) -> None:
+    original, copy = incident
+    redactor = redactor_of(each for each in read_archive(original) if isinstance(each, ArchiveLine))
+    names = {name for name in redactor.names._known if len(name) > 3} | {"acme-east", "node-0001", "pretrain-70b"}
+    assert len(names) > 100
+    with copy.open("rb") as stream:
+        told = [orjson.dumps(item if isinstance(item, dict) else item.note) for item in parts(stream)]
+        stream.seek(0)
+        content = b"".join(item.content for item in parts(stream) if isinstance(item, Block))
+    assert content
+    said_in_all = content + b"".join(told) + copy.read_bytes()
+    assert [name for name in names if name.encode() in said_in_all] == []
+
+
+def parts(stream: Any) -> Iterator[Any]:
+    return read_blocks(stream, "copy")
+
+
+def test_partitions_offsets_and_times_are_kept(incident: tuple[Path, Path]) -> None:
+    def places(path: Path) -> list[tuple[Any, ...]]:
+        lines = (each for each in read_archive(path) if isinstance(each, ArchiveLine))
+        return [(each.topic, each.partition, each.offset, each.timestamp_ms) for each in lines]
+
+    original, copy = incident
+    assert places(copy) == places(original)
+
+
+# --- What is left out -------------------------------------------------------------------------------------------------
+
+
+def written_archive(path: Path, lines: list[dict[str, Any]], tail: bytes = b"") -> Path:
+    path.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in lines) + tail)
+    return path
+
+
+def test_what_is_no_record_and_what_nobody_knows_goes_and_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wire = line_of(xid_event(1, code=79))
+    good = {"topic": wire.topic, "offset": 1, "key": wire.key, "value": {**wire.value, "acme_owner": "alice"}}
+    archive = written_archive(
+        tmp_path / "a.jsonl",
+        [
+            good,
+            {**good, "offset": 2, "value": {"record": "kernel_event", "node_id": "acme-7"}},
+            {**good, "offset": 3, "key": "acme-8"},
+            {**good, "offset": 4, "value": None, "value_base64": "YWNtZQ=="},
+            {"topic": "paceline.dead-letter.v1", "value": {"node_id": "acme-9"}},
+            {"topic": "paceline.decisions.v1", "value": {"subject_id": "acme-10"}},
+            {"topic": "acme.private.v1", "value": {}},
+        ],
+        b"acme: not a line\n",
+    )
+    copy = tmp_path / "b.jsonl.zst"
+    assert redact_command(archive, copy, None, is_tolerant=False) == 2
+    said_so = (marks_of(copy).end or {})["redacted"]
+    assert said_so["left_out"] == {
+        "damaged": 1, "dead-letter": 1, "decisions": 1, "no record": 2, "refused": 1, "unknown topic": 1
+    }  # fmt: skip
+    assert said_so["unknown_fields"] == {"KernelEvent": 1}
+    assert [each.offset for each in read_archive(copy) if isinstance(each, ArchiveLine)] == [1]
+    with copy.open("rb") as stream:
+        assert b"acme" not in b"".join(item.content for item in parts(stream) if isinstance(item, Block))
+    assert b"acme" not in copy.read_bytes()
+    assert "left out: 1 (decisions)" in capsys.readouterr().err
+
+
+def test_a_copy_does_not_replace_a_file_and_is_not_gone_on_with(
+    incident: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, copy = incident
+    before = copy.read_bytes()
+    assert redact_command(original, copy, None, is_tolerant=False) == 2
+    assert record_command(copy, "nowhere:1", RecordOptions("east"), None, is_resumed=True) == 2
+    assert "has no names any more" in capsys.readouterr().err
+    assert copy.read_bytes() == before
+
+
+def test_a_damaged_archive_is_refused_until_it_is_asked_for(tmp_path: Path) -> None:
+    torn = recorded(tmp_path / "torn.jsonl.zst", [line_of(xid_event(1, code=79))])
+    copy = tmp_path / "copy.jsonl.zst"
+    torn.write_bytes(torn.read_bytes()[:-30])
+    assert redact_command(torn, copy, None, is_tolerant=False) == 2
+    assert not copy.exists()
+    assert redact_command(torn, copy, None, is_tolerant=True) == 2
+    assert (marks_of(copy).end or {})["is_whole"] is False
+    assert not list(tmp_path.glob("*.partial"))
+
+
+# --- Keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_archives_of_one_key_map_alike_and_a_drawn_key_is_another_each_time(tmp_path: Path) -> None:
+    archive = tmp_path / "a.jsonl"
+    with ArchiveWriter.open(archive) as writer:
+        writer.write(placement([0]), at(0))
+    copies = [tmp_path / f"{number}.jsonl.zst" for number in range(4)]
+    key = tmp_path / "site.key"
+    for copy, file in zip(copies, (key, key, None, None), strict=True):
+        assert redact_command(archive, copy, file, is_tolerant=False) == 0
+    keys = [next(each.key for each in read_archive(copy) if isinstance(each, ArchiveLine)) for copy in copies]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    assert key.stat().st_mode & 0o077 == 0
+    key.write_text("short")
+    assert redact_command(archive, tmp_path / "5.jsonl.zst", key, is_tolerant=False) == 2
+
+
+def test_record_redact_leaves_the_redacted_archive_alone(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl.zst"
+
+    def record(path: Path) -> int:
+        recorded(path, [line_of(xid_event(1, code=79))])
+        return 0
+
+    assert record_redacted(output, None, record) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.zst"]
+    assert "redacted" in (marks_of(output).end or {})
+
+
+# --- Texts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:9d:00): 43, pid=856355, name=acme_train, Ch 00000018",
+            "NVRM: Xid (PCI:0000:9d:00): 43, pid=<pid>, name=<name>, Ch 00000018",
+        ),
+        (
+            "3,3389,3420459033109,-;NVRM: Xid (PCI:0000:52:00): 79, GPU has fallen off the bus.",
+            "3,3389,3420459033109,-;NVRM: Xid (PCI:0000:52:00): 79, GPU has fallen off the bus.",
+        ),
+        (
+            "mlx5_core 0000:3b:00.0 ens1f0np0: Link down",
+            "mlx5_core 0000:3b:00.0 ens1f0np0: Link down",
+        ),
+        (
+            "pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
+            "pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
+        ),
+        ("ssh alice@10.0.3.7 /home/alice/x failed", "<word> <address> <path> failed"),
+        ("serial 1324521087654 mac 0c:42:a1:7e:10:9f", "<word> <word> <word> <address>"),
+        ("Nov 30 03:00:00 athena kernel: error", "<word> 30 03:00:00 <word> kernel: error"),
+    ],
+)
+def test_a_line_of_others_keeps_what_drivers_print(given: str, told: str) -> None:
+    assert line(given, Names(KEY)) == told
+
+
+def test_a_text_of_our_own_is_searched_for_every_name_of_the_archive() -> None:
+    names = Names(KEY)
+    node, switch, job = names.of("gpu1.rack7.example.org"), names.of("leaf-001"), names.of("184467")
+    rack, short, spaced = names.of("12"), names.of("a"), names.of("my job (2)")
+    text = "gpu1 port mlx5_0 of leaf-001/Ethernet4, job 184467: 12 GPUs of rack 12, a pause of node a; my job (2)."
+    assert said(text, names) == (
+        f"{node} port mlx5_0 of {switch}/Ethernet4, job {job}: 12 GPUs of rack {rack}, a pause of node {short}; {spaced}."
+    )
+
+
+def test_a_finding_of_other_tools_is_read_as_a_text_of_others() -> None:
+    finding = Finding(
+        finding_id="find-0123456789abcdef0123", site_id="s", rule="nvsentinel", kind="gpu_health", severity="info",
+        state="open", subject=Subject(level="node", node_id="n-1"), event_time_ns=1, onset_ns=1,
+        explanation="monitor of athena: Xid 79", values={"message": "athena lost a GPU"},
+    )  # fmt: skip
+    told = redacted(finding)
+    assert isinstance(told, Finding)
+    assert told.explanation == "<word> of <word>: Xid 79"
+    assert told.values == {"message": "<word> lost a GPU"}
+
+
+def test_scopes_of_a_mode_name_the_nodes_that_their_patterns_fit() -> None:
+    nodes = [Node(node_id=f"gpu-{number:02d}", effective_from_ns=1) for number in range(3)]
+    policy = Policy(
+        policy_version="acme-3", site_id="s", effective_from_ns=1,
+        scopes=(ModeScope(mode="observe", nodes=("gpu-0[12]", "cpu-*"), racks=("r1",)),),
+    )  # fmt: skip
+    told = redacted(policy, *nodes)
+    names = redactor_of(map(line_of, (policy, *nodes))).names
+    assert isinstance(told, Policy)
+    assert set(told.scopes[0].nodes) == {names.of("gpu-01"), names.of("gpu-02"), names.of("cpu-*")}
+    assert told.scopes[0].racks == (names.of("r1"),)
+
+
+@pytest.mark.parametrize(
+    "word", ["dp", "mesh_dp", "tp-cp", "6N+12LHQT", "nccl:_all_gather_base", "send_recv", "3", "0/1", "bf16"]
+)
+def test_usual_words_stay(word: str) -> None:
+    assert is_usual(word)
+
+
+@pytest.mark.parametrize("word", ["acme", "dp_acme", "acme-dp", "projectx", "10 acme"])
+def test_words_of_a_site_do_not(word: str) -> None:
+    assert not is_usual(word)
+
+
+def test_a_line_reads_back_as_it_was_taken() -> None:
+    taken = redactor_of([line_of(xid_event(1, code=79))]).redacted(line_of(xid_event(1, code=79)))
+    assert taken is not None
+    assert archive_line(taken).value["code"] == 79
