@@ -337,6 +337,7 @@ class StepJoin:
             "last_closed": self._last_closed,
             "recent": [[closed.step, sorted(closed.ranks), closed.are_missing] for closed in self._recent],
             "step_times_us": list(self._step_times_us),
+            **({"repeats": self.repeats} if with_open else {}),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -345,7 +346,6 @@ class StepJoin:
         self._open = {
             int(step): _Open(
                 list(timings),
-            **({"repeats": self.repeats} if with_open else {}),
                 {rank for timing in timings for rank in timing.rank},
                 latest_ns,
                 waits.get(int(step), latest_ns),
@@ -360,6 +360,7 @@ class StepJoin:
             maxlen=self._config.remembered_steps,
         )
         self._step_times_us = deque(snapshot["step_times_us"], maxlen=33)
+        self.repeats = snapshot.get("repeats", 0)
 
 
 def _columns(timings: Sequence[StepTiming]) -> dict[str, NDArray[np.float64]]:
@@ -368,7 +369,6 @@ def _columns(timings: Sequence[StepTiming]) -> dict[str, NDArray[np.float64]]:
     # All that are told in full at once, since each call of numpy costs as much as the values of many ranks.
     told = [name for name, columns in given.items() if None not in columns]
     whole = integers(chain.from_iterable(map(given.__getitem__, told)))
-        self.repeats = snapshot.get("repeats", 0)
     if whole is None:
         return {name: _column(timings, columns) for name, columns in given.items()}
     rows = dict(zip(told, whole.astype(np.float64).reshape(len(told), -1), strict=True)) if told else {}

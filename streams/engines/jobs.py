@@ -311,10 +311,10 @@ class JobsEngine:
                 f"{job_id}\x1f{epoch}": {
                     "join": state.join.snapshot(with_open=with_waiting),
                     **{name: getattr(state, name).snapshot() for name in state.rules},
-                }
-                for (job_id, epoch), state in sorted(self._jobs.items())
                     "hang": state.hang.snapshot(with_digests=with_waiting),
                     "bandwidth": state.bandwidth.snapshot(with_open=with_waiting),
+                }
+                for (job_id, epoch), state in sorted(self._jobs.items())
             },
         }
 
