@@ -182,10 +182,8 @@ def utilisation(
         tokens=tokens,
         step_time_us=step_time_us,
         gpus=gpus,
-        peak_tflops=peak_tflops,
-        precision=precision,
-        peak_source=peak_source,
-        compute_precision=compute_precision,
+        peak=Peak(peak_tflops, precision_named(precision), peak_source),
+        compute_precision=precision_named(compute_precision or precision),
     )
 
 
@@ -240,14 +238,12 @@ def utilisation_of_flops(
     tokens: int,
     step_time_us: int,
     gpus: int,
-    peak_tflops: float | None,
-    precision: str,
-    peak_source: str = "given",
-    compute_precision: str | None = None,
+    peak: Peak,
+    compute_precision: str,
 ) -> Utilisation:
     """Utilisation of one step whose FLOP per token are counted.
 
-    Args and errors: as for `utilisation`.
+    Args and errors: as for `utilisation`; precisions by the names that `precision_named` gives them.
     """
     _check_positive(tokens=tokens, step_time_us=step_time_us, gpus=gpus)
     tokens_per_gpu_us = tokens / step_time_us / gpus
@@ -257,8 +253,8 @@ def utilisation_of_flops(
         hardware_tflops=None if flops.hardware is None else flops.hardware * tokens_per_gpu_us / 1e6,
         convention=flops.convention,
         gpus=gpus,
-        peak=Peak(peak_tflops, precision_named(precision), peak_source),
-        compute_precision=precision_named(compute_precision or precision),
+        peak=peak,
+        compute_precision=compute_precision,
         notes=list(flops.notes),
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas import gpu_parts
+from schemas.gpu_parts import precision_named
 from streams.core.flops import ModelShape
 from streams.core.known import are_known
 from streams.core.limits import LimitsInForce
@@ -85,24 +86,32 @@ def step_utilisation(step: ClosedStep, roster: JobRoster) -> tuple[Utilisation |
         return None, tokens, described.error
     squared = step.columns["sum_squared_lengths"]
     packed = job.workload == "training" and squared.size and are_known(squared) and not step.missing
-    peak = described.peak
-    held_against: dict[str, Any] = {
-        "tokens": tokens,
-        "step_time_us": step_us,
-        "gpus": job.world_size,
-        "peak_tflops": peak.tflops,
-        "precision": peak.precision,
-        "peak_source": peak.source,
-        "compute_precision": job.precision,
-    }
     try:
-        if described.flops is not None and not packed:
-            return utilisation_of_flops(described.flops, **held_against), tokens, None
-        sum_squared = float(squared.sum()) if packed else None
-        counted = _counted(job, described.shape)
-        return utilisation(**counted, **held_against, sum_squared_lengths=sum_squared), tokens, None
+        if described.counted is not None and not packed:
+            flops, peak, compute_precision = described.counted
+            result = utilisation_of_flops(
+                flops,
+                tokens=tokens,
+                step_time_us=step_us,
+                gpus=job.world_size,
+                peak=peak,
+                compute_precision=compute_precision,
+            )
+        else:
+            result = utilisation(
+                **_as_counted(job, described.shape),
+                tokens=tokens,
+                step_time_us=step_us,
+                gpus=job.world_size,
+                peak_tflops=described.peak.tflops,
+                precision=described.peak.precision,
+                peak_source=described.peak.source,
+                sum_squared_lengths=float(squared.sum()) if packed else None,
+                compute_precision=job.precision,
+            )
     except ValueError as error:
         return None, tokens, str(error)
+    return result, tokens, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +122,14 @@ class _Description:
         peak: of its parts.
         shape: of its model; None, and `error` why, where the description contradicts itself.
         error: that.
-        flops: per token where documents are not packed; None where they cannot be counted.
+        counted: FLOP per token where documents are not packed, and the peak and what the job computes in, by the names of
+            precisions; None where they cannot be counted.
     """
 
     peak: Peak
     shape: ModelShape | None
     error: str | None = None
-    flops: TokenFlops | None = None
+    counted: tuple[TokenFlops, Peak, str] | None = None
 
 
 def _described(_: NDArray[np.int64], roster: JobRoster) -> _Description:
@@ -134,13 +144,15 @@ def _described(_: NDArray[np.int64], roster: JobRoster) -> _Description:
     except ValueError as error:
         return _Description(peak, None, str(error))
     try:
-        return _Description(peak, shape, flops=token_flops(**_counted(job, shape)))
+        flops = token_flops(**_as_counted(job, shape))
+        named = Peak(peak.tflops, precision_named(peak.precision), peak.source)
+        return _Description(peak, shape, counted=(flops, named, precision_named(job.precision or peak.precision)))
     except ValueError:
         # The step says why, with what else is wrong with it.
         return _Description(peak, shape)
 
 
-def _counted(job: Job, shape: ModelShape) -> dict[str, Any]:
+def _as_counted(job: Job, shape: ModelShape) -> dict[str, Any]:
     """How the FLOP of a job are counted."""
     return {
         "workload": job.workload,

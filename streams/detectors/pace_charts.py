@@ -155,17 +155,16 @@ class PaceCharts:
             # One step alone has no change yet: its spread over ranks stands in.
             scale = 1.4826 * median(np.abs(e - median(e)))
         noise_scale = max(scale, limits.min_scale)
-        # NaN is above nothing.
-        is_hit = log_ratio > limits.limit(noise_scale)
         self.hits[at] <<= _ONE_STEP
-        hit = is_hit.nonzero()[0] if np.count_nonzero(is_hit) else _NOBODY
-        if hit.size:
-            self.hits[at] |= is_hit
         self.lean[at] <<= _ONE_LEAN
-        leaning = log_ratio > 0.5 * limits.log_floor
-        if np.count_nonzero(leaning):
-            self.lean[at] |= leaning
-        return noise_scale, hit
+        limit, half_floor = limits.limit(noise_scale), 0.5 * limits.log_floor
+        if not e.size or e[e.argmax()] <= min(limit, half_floor):
+            return noise_scale, _NOBODY
+        # NaN is above nothing.
+        is_hit = log_ratio > limit
+        self.hits[at] |= is_hit
+        self.lean[at] |= log_ratio > half_floor
+        return noise_scale, is_hit.nonzero()[0]
 
     def _advance(self, rows: Any, e: NDArray[np.float64]) -> None:
         """The running means of those with a known score."""

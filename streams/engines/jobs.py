@@ -344,6 +344,7 @@ class JobsEngine:
 def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_error: str | None) -> StepResult:
     own = step.own_us
     slowest = _slowest(own)
+    slowest_ranks, slowest_us = tuple(step.rank[slowest].tolist()), tuple(map(int, own[slowest].tolist()))
     shares, own_median_us = step.wait_shares, step.own_median_us
 
     def rounded(value: float | None) -> float | None:
@@ -360,8 +361,8 @@ def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_
         missing_ranks=step.missing[:64],
         step_time_us=step.step_time_us,
         own_median_us=int(own_median_us) if own_median_us is not None else None,
-        own_max_us=int(own[slowest[0]]) if slowest.size else None,
-        own_max_rank=int(step.rank[slowest[0]]) if slowest.size else None,
+        own_max_us=slowest_us[0] if slowest_us else None,
+        own_max_rank=slowest_ranks[0] if slowest_ranks else None,
         wait_share_p50=rounded(shares[0]) if shares else None,
         wait_share_p99=rounded(shares[1]) if shares else None,
         tokens=tokens,
@@ -374,8 +375,8 @@ def _step_result(step: ClosedStep, result: Any, tokens: int | None, description_
         flop_convention=result.convention if result else None,
         impossible=result.impossible if result else False,
         description_error=description_error,
-        slowest_ranks=tuple(step.rank[slowest].tolist()),
-        slowest_own_us=tuple(map(int, own[slowest].tolist())),
+        slowest_ranks=slowest_ranks,
+        slowest_own_us=slowest_us,
     )
 
 
