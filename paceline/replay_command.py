@@ -14,15 +14,18 @@ import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
+from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_sum, write_whole
 from paceline.replay_output import OtherReplayError, ReplayOutput
+from paceline.replay_resumption import Resumption
 from paceline.replay_source import OUTPUTS, KafkaSource, ReplaySpan, open_source, paced
 from paceline.review.said import Said
 from schemas.archive import ArchiveLine, NotAnArchiveError
-from schemas.codec import decode_value
+from schemas.codec import decode_value, encode
 from schemas.errors import SchemaError
 from schemas.remediation import Command
 from streams.core.policy_file import load_policy
 from streams.core.position import event_time_of
+from streams.engines.pipeline import Pipeline
 from streams.recording.bounds import BoundError
 from streams.recording.kafka_range import RangeError, Span
 from streams.replay import Problems, Summary, ndjson_line, replay
@@ -69,6 +72,7 @@ class ReplayOptions:
         has_summary: a summary as well.
         output: file for the outputs.
         is_resumed: go on with that file.
+        checkpoint_every_s: seconds between two checkpoints beside that file.
     """
 
     source: str
@@ -84,6 +88,7 @@ class ReplayOptions:
     has_summary: bool = False
     output: Path | None = None
     is_resumed: bool = False
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S
 
 
 def replay_command(options: ReplayOptions) -> int:
@@ -126,17 +131,32 @@ def _replay(options: ReplayOptions) -> int:
     with closing(_opened(options, span)) as source:
         site_id = usable_site(options.site_id if options.site_id is not None else source.site_id or "replay")
         policy = loaded_policy(options.policy_file, site_id)
+        pipeline = Pipeline(site_id, policy)
+        resumption: Resumption | None = None
         is_quiet = options.is_compared and options.output is None
         with (
             ReplayOutput(options.output, options.is_resumed, options.as_json and not is_quiet) as output,
             ProgressBar("replaying", source.total) as bar,
         ):
             _keep_range(options, source)
+            # A comparison needs what was recorded from its first line on.
+            if options.output is not None and not options.is_compared:
+                of = _decisive(options, span, source, site_id, policy)
+                pace = CheckpointPace(options.checkpoint_every_s)
+                resumption = Resumption(options.output, of, source, output, pipeline, problems, pace)
+                if options.is_resumed:
+                    resumption.go_on()
+                    told.take_all(output.records() if options.has_summary else ())
+                else:
+                    resumption.remove()
             lines: Iterator[ArchiveLine | BadLine] = source.lines(bar.reach)
             lines = _noting(lines, recorded, span) if options.is_compared else lines
             lines = paced(lines, options.rate) if options.rate is not None else lines
             try:
-                for record in replay(lines, site_id, problems, policy, is_cut=options.is_compared):
+                between = resumption.look if resumption is not None else None
+                for record in replay(
+                    lines, site_id, problems, is_cut=options.is_compared, pipeline=pipeline, between=between
+                ):
                     if time_of(record) >= span.shown_from_ns:
                         told.take(record)
                         if options.is_compared:
@@ -144,6 +164,9 @@ def _replay(options: ReplayOptions) -> int:
                         output.write(ndjson_line(record))
             except NotAnArchiveError as error:
                 damage = error
+            output.end()
+        if resumption is not None:
+            resumption.remove()
         for note in source.notes:
             typer.echo(note, err=True)
     if options.has_summary or not (options.as_json or options.is_compared or options.output):
@@ -155,6 +178,24 @@ def _replay(options: ReplayOptions) -> int:
     return max(status, _compare(recorded, replayed, options.as_json))
 
 
+def _decisive(
+    options: ReplayOptions,
+    span: ReplaySpan,
+    source: ArchiveSource | KafkaSource,
+    site_id: str,
+    policy: Policy | None,
+) -> dict[str, Any]:
+    """All that decides what a replay says, by the names that people have for it."""
+    return {
+        "code": code_sum(),
+        "source": source.identity,
+        "range": span.plain,
+        "site": site_id,
+        "policy": encode(policy).decode() if policy is not None else None,
+        "reading of damage": options.is_readable,
+    }
+
+
 def _opened(options: ReplayOptions, span: ReplaySpan) -> ArchiveSource | KafkaSource:
     fixed = None
     if options.is_resumed and options.output is not None and options.source.startswith("kafka://"):
@@ -162,7 +203,7 @@ def _opened(options: ReplayOptions, span: ReplaySpan) -> ArchiveSource | KafkaSo
         if kept.exists():
             try:
                 spans = orjson.loads(kept.read_bytes())
-                fixed = {(topic, number): Span(first, end) for topic, number, first, end in spans}
+                fixed = {(topic, number): Span(*span) for topic, number, *span in spans}
             except (orjson.JSONDecodeError, ValueError, TypeError):
                 raise UsageError(f"{kept} is damaged: begin again with another --output") from None
     return open_source(options.source, span, options.is_readable, options.is_compared, fixed)
@@ -172,8 +213,10 @@ def _keep_range(options: ReplayOptions, source: ArchiveSource | KafkaSource) -> 
     """Note which range is replayed into a file, since its end would be another one when the replay goes on."""
     if options.output is None or not isinstance(source, KafkaSource):
         return
-    spans = [[topic, number, span.first, span.end] for (topic, number), span in sorted(source.spans.items())]
-    _range_file(options.output).write_bytes(orjson.dumps(spans))
+    spans = [
+        [topic, number, span.first, span.end, span.is_cut] for (topic, number), span in sorted(source.spans.items())
+    ]
+    write_whole(_range_file(options.output), orjson.dumps(spans))
 
 
 def _range_file(output: Path) -> Path:

@@ -5,9 +5,12 @@ Of a range that begins at a time, inputs are read from the warm-up before it on,
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import NotAnArchiveError, is_recorded, marks_of
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from schemas.archive import BadLine
+    from schemas.archive_blocks import ArchiveMarks
     from streams.recording.arrival_merge import Place
     from streams.recording.kafka_range import Span
 
@@ -70,6 +74,12 @@ class ReplaySpan:
         """Event time from which on what was recorded is beyond the range."""
         return self.end.time_ms * 1_000_000 if self.end.time_ms is not None else 2**63
 
+    @property
+    def plain(self) -> list[Any]:
+        """The same as plain data: what tells it from another span."""
+        bounds = [[bound.time_ms, sorted(bound.offsets.items())] for bound in (self.start, self.end)]
+        return [*bounds, self.warm_up_ms]
+
     def warm_start(self) -> Bound:
         """The bound from which inputs are read."""
         if self.start.time_ms is None:
@@ -111,8 +121,10 @@ class ArchiveSource:
         self._path, self._span, self._is_tolerant = path, span, is_tolerant
         self.site_id: str | None = None
         self._topics: set[str] = set()
+        self._at, self._taken = 1, 0
         try:
-            self.total: int | None = path.stat().st_size
+            there = path.stat()
+            self.total: int | None = there.st_size
             with path.open("rb") as stream:
                 start = stream.read(12)
         except OSError as error:
@@ -120,8 +132,15 @@ class ArchiveSource:
         if not start:
             # What a full disk leaves: nothing was found in it because nothing is in it.
             raise NotAnArchiveError(f"{path}: it is empty")
+        self.identity: dict[str, Any] = {"bytes": self.total, "changed_ns": there.st_mtime_ns}
+        """What tells this archive from another: its sums, or, where it has none, its size and the time of its last change."""
+        self._can_go_on = path.is_file()
         if is_recorded(start):
             marks = marks_of(path)
+            self.identity = {"sums": _sum_of(marks)}
+            firsts = [block["first_line"] for block in marks.blocks]
+            # Of archives that were put one behind the other lines have numbers twice.
+            self._can_go_on = firsts == sorted(set(firsts))
             self._topics = {name.rpartition("/")[0] for block in marks.blocks for name in block["places"]}
             self.site_id = (marks.head or marks.end or {}).get("site_id")
             if marks.damages and not is_tolerant:
@@ -131,9 +150,24 @@ class ArchiveSource:
 
     def lines(self, on_read: Callable[[int], None]) -> Iterator[ArchiveLine | BadLine]:
         """All lines within the span; bad lines always."""
-        for line in read_archive(self._path, on_read, self._is_tolerant, self._span.holds_of):
+        known_at, known = self._at, self._taken
+        self._taken = 0
+        for line in read_archive(self._path, on_read, self._is_tolerant, self._span.holds_of, known_at):
+            # What is damaged can have the number of the line behind it.
+            self._at, self._taken = line.number, self._taken + 1 if line.number == self._at else 1
+            if line.number == known_at and self._taken <= known:
+                continue
             if not isinstance(line, ArchiveLine) or self._span.holds(line):
                 yield line
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Behind which line the last one is that was given out; null where a number does not tell."""
+        return {"line": self._at, "taken": self._taken} if self._can_go_on else None
+
+    def go_on(self, position: dict[str, Any]) -> None:
+        """Give out what is behind a position alone; to be called before `lines`."""
+        self._at, self._taken = position["line"], position["taken"]
 
     def has(self, family: str) -> bool:
         """Whether its notes say that it holds records of a topic; false where it has none."""
@@ -146,6 +180,13 @@ class ArchiveSource:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _sum_of(marks: ArchiveMarks) -> str:
+    """SHA-256 over the sums and numbers of all blocks, and over what cannot be read."""
+    blocks = [[block["first_line"], block["lines"], block["sha256"]] for block in marks.blocks]
+    damages = [[damage.at, damage.reason] for damage in marks.damages]
+    return hashlib.sha256(orjson.dumps([blocks, damages])).hexdigest()
 
 
 class KafkaSource:
@@ -177,6 +218,8 @@ class KafkaSource:
         )
         self.total = self._range.expected
         self.site_id: str | None = None
+        self._reached: dict[Place, tuple[int, int]] = {}
+        self._gaps: list[tuple[Place, int, int]] = []
 
     def has(self, family: str) -> bool:
         """Whether the range holds records of a topic."""
@@ -193,16 +236,40 @@ class KafkaSource:
         """What the broker no longer has of the range."""
         cut = [f"{topic}/{number}" for (topic, number), span in self._range.spans.items() if span.is_cut]
         gone = [f"{name}: older records are gone from the broker" for name in sorted(cut)]
-        return gone + [f"{t}/{n}: no records {a}..{b}" for (t, n), a, b in self._range.gaps]
+        gaps = [*self._gaps, *self._range.gaps]
+        return gone + [f"{t}/{n}: no records {a}..{b}" for (t, n), a, b in gaps]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this range from another: the cluster, and what is read of each partition."""
+        spans = sorted((topic, number, span.first, span.end) for (topic, number), span in self.spans.items())
+        return {"cluster": self._range.cluster_id, "spans": spans}
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """How many messages were given out, where each partition goes on, and the gaps before that."""
+        passed = [gap for gap in self._range.gaps if gap[2] < self._reached.get(gap[0], (0, 0))[0]]
+        return {
+            "line": self._range.read,
+            "reached": [[*place, offset, at_ms] for place, (offset, at_ms) in sorted(self._reached.items())],
+            "gaps": [[*place, first, last] for place, first, last in [*self._gaps, *passed]],
+        }
+
+    def go_on(self, position: dict[str, Any]) -> None:
+        """Give out what is behind a position alone; to be called before `lines`."""
+        self._reached = {(topic, number): (offset, at_ms) for topic, number, offset, at_ms in position["reached"]}
+        self._gaps = [((topic, number), first, last) for topic, number, first, last in position["gaps"]]
+        self._range.go_on(self._reached, position["line"])
 
     def lines(self, on_read: Callable[[int], None]) -> Iterator[ArchiveLine | BadLine]:
         """Messages of the range as lines, numbered as they come."""
-        number = 0
         for taken in self._range.messages():
             if taken is not None:
-                number += 1
-                yield archive_line(taken, number)
-            if taken is None or number % 256 == 0:
+                place = (taken.topic, taken.partition)
+                latest_ms = self._reached.get(place, (0, 0))[1]
+                self._reached[place] = (taken.offset + 1, max(latest_ms, taken.timestamp_ms))
+                yield archive_line(taken, self._range.read)
+            if taken is None or self._range.read % 256 == 0:
                 on_read(self._range.read)
 
     def close(self) -> None:

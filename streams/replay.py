@@ -22,7 +22,7 @@ from streams.core.position import Position
 from streams.engines.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from schemas.archive import ArchiveLine
     from schemas.base import Record
@@ -51,6 +51,8 @@ def replay(
     policy: Policy | None = None,
     has_own_policy: bool = False,
     is_cut: bool = False,
+    pipeline: Pipeline | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Iterator[Record]:
     """Step results, findings, incidents and commands of an archive, in order of event time.
 
@@ -61,23 +63,35 @@ def replay(
         policy: thresholds and switches to start from.
         has_own_policy: the policies of the archive do not count: what would have been under this one.
         is_cut: the end of the lines is the end of nothing: say only what workers would have said by then.
+        pipeline: one of this site to go on with, in place of a new one.
+        between: called between two records, when all that was said of those before has been taken.
 
     Raises:
         NotAnArchiveError: the archive is damaged; everything before the damage was given out.
     """
-    pipeline = Pipeline(site_id, policy)
+    pipeline = pipeline if pipeline is not None else Pipeline(site_id, policy)
     try:
-        yield from _fed(pipeline, lines, problems, has_own_policy, is_cut)
+        yield from _fed(pipeline, lines, problems, has_own_policy, is_cut, between or _nothing)
     finally:
         problems.counts.update(pipeline.counts)
 
 
+def _nothing() -> None:
+    return
+
+
 def _fed(
-    pipeline: Pipeline, lines: Iterable[ArchiveLine | BadLine], problems: Problems, has_own_policy: bool, is_cut: bool
+    pipeline: Pipeline,
+    lines: Iterable[ArchiveLine | BadLine],
+    problems: Problems,
+    has_own_policy: bool,
+    is_cut: bool,
+    between: Callable[[], None],
 ) -> Iterator[Record]:
     damage: NotAnArchiveError | None = None
     records = decoded(lines, problems)
     while True:
+        between()
         try:
             found = next(records, None)
         except NotAnArchiveError as error:
@@ -136,6 +150,11 @@ class Summary:
     steps: int = 0
     first_ns: int | None = None
     last_ns: int = 0
+
+    def take_all(self, records: Iterable[Record]) -> None:
+        """Count several outputs."""
+        for record in records:
+            self.take(record)
 
     def take(self, record: Record) -> None:
         """Count one output."""

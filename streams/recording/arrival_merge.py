@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from schemas.topics import REFERENCE_FAMILIES, TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from streams.recording.taken import Taken
 
@@ -33,11 +33,12 @@ class ArrivalMerge:
 
     Args:
         places: the partitions; nothing is given out while one of them is empty, unless it waits at its end.
+        latest: by place, the latest arrival of what was given out before, of an order that goes on.
     """
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: Iterable[Place], latest: Mapping[Place, int] | None = None) -> None:
         self._held: dict[Place, deque[tuple[int, Taken]]] = {place: deque() for place in places}
-        self._latest: dict[Place, int] = dict.fromkeys(self._held, 0)
+        self._latest: dict[Place, int] = {**dict.fromkeys(self._held, 0), **(latest or {})}
         self._silent: set[Place] = set(self._held)
         self._waiting: set[Place] = set()
         self._heads: list[tuple[int, tuple[int, int], Place, int, Taken]] = []

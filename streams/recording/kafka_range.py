@@ -97,9 +97,11 @@ class KafkaRange:
         """Messages given out."""
         self.is_complete = False
         """Whether all of a range that has an end was given out."""
+        self._is_fixed = fixed is not None
+        self._latest_ms: dict[Place, int] = {}
         try:
             self.cluster_id = ""
-            self.spans = self._spans(topics, whole_topics, start, end) if fixed is None else self._held(fixed)
+            self.spans = self._spans(topics, whole_topics, start, end) if fixed is None else self._known_cluster(fixed)
         except KafkaException as error:
             self._consumer.close()
             raise RangeError(f"{bootstrap_servers}: {error.args[0].str()}") from None
@@ -114,19 +116,32 @@ class KafkaRange:
             return None
         return sum(max(0, (span.end or 0) - span.first) for span in self.spans.values())
 
+    def go_on(self, reached: Mapping[Place, tuple[int, int]], read: int) -> None:
+        """Begin behind what was given out before: to be called before the first message is asked for.
+
+        Args:
+            reached: by place, the offset after the last message and the latest arrival in milliseconds.
+            read: how many messages there were.
+        """
+        self._known = {place: offset for place, (offset, _) in reached.items()}
+        self._latest_ms = {place: at_ms for place, (_, at_ms) in reached.items()}
+        self.read = read
+
     def messages(self, must_stop: Callable[[], bool] = lambda: False) -> Iterator[Taken | None]:
         """Messages in order of arrival; null whenever none came for a moment, so that the caller can look at its clock.
 
         Raises:
             RangeError: the brokers fail, or records went away.
         """
-        open_places = {place for place, span in self.spans.items() if span.end is None or span.first < span.end}
-        merge = ArrivalMerge(self.spans)
+        expected = {place: max(span.first, self._known.get(place, 0)) for place, span in self.spans.items()}
+        if self._is_fixed:
+            self._must_be_held(expected)
+        open_places = {place for place, span in self.spans.items() if span.end is None or expected[place] < span.end}
+        merge = ArrivalMerge(self.spans, self._latest_ms)
         for place in self.spans.keys() - open_places:
             merge.waits(place)
-        expected = {place: self.spans[place].first for place in self.spans}
         paused: set[Place] = set()
-        self._consumer.assign([TopicPartition(*place, self.spans[place].first) for place in sorted(open_places)])
+        self._consumer.assign([TopicPartition(*place, expected[place]) for place in sorted(open_places)])
         while not must_stop():
             taken_any = False
             for taken in merge.ready():
@@ -217,15 +232,23 @@ class KafkaRange:
             spans[place] = Span(first_there if last is None else min(first_there, max(last, low)), last, is_cut)
         return spans
 
-    def _held(self, fixed: Mapping[Place, Span]) -> dict[Place, Span]:
-        """Spans that were fixed before, where the broker has them still."""
-        for (topic, number), span in fixed.items():
-            low, high = self._watermarks((topic, number))
-            if span.end is not None and (low > span.first or high < span.end):
-                raise RangeError(
-                    f"{topic}/{number} holds {low}..{high - 1} by now, and not {span.first}..{span.end - 1}"
-                )
+    def _known_cluster(self, fixed: Mapping[Place, Span]) -> dict[Place, Span]:
+        """Spans that were fixed before, of the cluster that answers now."""
+        self.cluster_id = self._consumer.list_topics(timeout=_TIMEOUT_S).cluster_id or ""
         return dict(fixed)
+
+    def _must_be_held(self, begins: Mapping[Place, int]) -> None:
+        """Spans that were fixed before must be with the broker still, from where they are read on."""
+        for place, first in begins.items():
+            end = self.spans[place].end
+            if end is None or first >= end:
+                continue
+            try:
+                low, high = self._watermarks(place)
+            except KafkaException as error:
+                raise RangeError(f"{place[0]}/{place[1]}: {error.args[0].str()}") from None
+            if low > first or high < end:
+                raise RangeError(f"{place[0]}/{place[1]} holds {low}..{high - 1} by now, and not {first}..{end - 1}")
 
     def _watermarks(self, place: Place) -> tuple[int, int]:
         return watermarks(self._consumer, TopicPartition(*place), _TIMEOUT_S)

@@ -62,8 +62,13 @@ def test_a_line_reads_as_the_message_did(tmp_path: Path) -> None:
 # --- Order ------------------------------------------------------------------------------------------------------------
 
 
-def merged(order: list[Taken], places: list[tuple[str, int]]) -> list[Taken]:
-    merge, left = ArrivalMerge(places), {place: sum((m.topic, m.partition) == place for m in order) for place in places}
+def merged(
+    order: list[Taken], places: list[tuple[str, int]], latest: dict[tuple[str, int], int] | None = None
+) -> list[Taken]:
+    merge, left = (
+        ArrivalMerge(places, latest),
+        {place: sum((m.topic, m.partition) == place for m in order) for place in places},
+    )
     found: list[Taken] = []
     for place in places:
         if not left[place]:
@@ -101,6 +106,21 @@ def test_of_fixed_ranges_the_order_does_not_depend_on_who_was_fetched_first(
     assert len(arrivals[0]) == len(draws)
     for place, queue in queues.items():
         assert [m for m in arrivals[0] if (m.topic, m.partition) == place] == queue
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), max_size=30), st.integers(0, 30))
+def test_an_order_goes_on_where_it_was_left(draws: list[tuple[int, int]], left_at: int) -> None:
+    places = [(topic, number) for topic in (FRAMES, STEPS) for number in (0, 1)]
+    arrived = [
+        taken({}, places[which][0], offset, at_ms, partition=places[which][1])
+        for offset, (which, at_ms) in enumerate(draws)
+    ]
+    whole = merged(arrived, places)
+    before = whole[:left_at]
+    latest = {
+        place: max([m.timestamp_ms for m in before if (m.topic, m.partition) == place], default=0) for place in places
+    }
+    assert merged([m for m in arrived if m not in before], places, latest) == whole[left_at:]
 
 
 def test_nothing_is_given_out_while_a_partition_has_more_to_come() -> None:
