@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
+from interrupted_replays import interrupted_at
 from reference_records import is_reference
 from worker_processes import ROLES, WorkerProcesses
 
 from agents.simulation import deliver, load_scenario, simulate
 from agents.simulation.player import play
 from deploy.topics import apply_topics
+from paceline.replay_command import ReplayOptions, replay_command
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import marks_of
 from schemas.fleet import Policy
@@ -159,6 +161,25 @@ def test_archive_and_range_replay_to_the_same_bytes(recorded: Recorded, run_pace
     ]
     assert sides[0]
     assert sides[0] == sides[1]
+
+
+@pytest.mark.needs_broker
+def test_a_replay_of_a_range_goes_on_where_it_was_interrupted(recorded: Recorded) -> None:
+    def replayed(name: str, cut: int | None) -> tuple[bytes, int]:
+        output = recorded.directory / name
+        options = {"site_id": SITE, "output": output, "is_resumed": True, "checkpoint_every_s": 0.0}
+        with interrupted_at(cut) as reading:
+            status = replay_command(ReplayOptions(f"kafka://{recorded.servers}", **options))  # type: ignore[arg-type]
+        assert status == (0 if cut is None else 130)
+        return output.read_bytes(), reading.lines
+
+    whole, lines = replayed("whole.ndjson", None)
+    assert lines > 1000
+    for cut in (lines // 3, lines // 2):
+        replayed("cut.ndjson", cut)
+    again, rest = replayed("cut.ndjson", None)
+    assert again == whole
+    assert rest < lines // 4
 
 
 @pytest.mark.needs_broker
