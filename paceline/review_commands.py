@@ -1,4 +1,4 @@
-"""The commands of incident review, as the command line declares them: record, archive, replay, diff, report.
+"""The commands of incident review, as the command line declares them: record, archive, replay, diff, tune, report.
 
 Nothing is computed here: each imports what it needs when it runs.
 """
@@ -12,7 +12,7 @@ import typer
 
 from paceline.brokers_option import Bootstrap
 
-__all__ = ["archive", "diff", "record", "replay", "report"]
+__all__ = ["archive", "diff", "record", "replay", "report", "tune"]
 
 RedactKey = Annotated[
     Optional[Path],  # noqa: UP045
@@ -152,6 +152,45 @@ def diff(
     from paceline.diff_command import diff_command
 
     raise typer.Exit(diff_command(a, b, json, truth, site))
+
+
+def tune(
+    archives: Annotated[list[Path], typer.Argument(help="Archives of incidents.")],
+    threshold: Annotated[
+        str,
+        typer.Option(help="What is tried, named as in policy files: straggler.floor, straggler.enabled, settle_ns."),
+    ],
+    values: Annotated[Optional[str], typer.Option(help="Its values: 0.05,0.1,0.2, or true,false.")] = None,  # noqa: UP045
+    range_: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--range", help="Instead: 0.05:0.5:10 for ten values, 0.05:0.5:10:log by equal factors."),
+    ] = None,
+    policy: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            help="TOML file taken for what was in force all the time. Without it the policies in each archive hold from "
+            "where they stand. Either way the value that is tried holds over them, for every part."
+        ),
+    ] = None,
+    truth: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(
+            help="What was really wrong, as simulate writes it; repeated in the order of the archives. Without it "
+            "RUN.truth.jsonl beside RUN.jsonl.zst."
+        ),
+    ] = None,
+    processes: Annotated[Optional[int], typer.Option(help="How many at once; without it one per core.")] = None,  # noqa: UP045
+    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per value, then the trade-off.")] = False,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write that NDJSON to this file.")] = None,  # noqa: UP045
+) -> None:
+    """What recorded incidents would have come to under other values of one threshold or switch, and which is best."""
+    from paceline.tune_command import TuneOptions, tune_command
+
+    options = TuneOptions(
+        tuple(archives), threshold, values, range_, policy, tuple(truth or ()), processes, readable, json, output
+    )
+    raise typer.Exit(tune_command(options))
 
 
 def report(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.review.difference import Difference
     from paceline.review.said import Said
 
-__all__ = ["differs", "side_figures", "tell"]
+__all__ = ["differs", "nodes_at_fault", "side_figures", "tell"]
 
 _FAMILIES = ("finding", "incident", "command")
 _WORDS = ("same", "changed", "missing", "new")
@@ -67,12 +67,17 @@ def wrong_node_commands(said: Said, truths: Sequence[Truth]) -> list[str]:
     """Commands that would have cost a node in which nothing was wrong, one line each."""
     from agents.simulation.truth import NODE_COMMANDS
 
-    at_fault = {place.get("node_id") for truth in truths for place in truth.culprits}
+    at_fault = nodes_at_fault(truths)
     return sorted(
         f"{command.kind} {command.target.name()}"
         for command in said.heard.commands.values()
         if command.kind in NODE_COMMANDS and command.target.node_id not in at_fault
     )
+
+
+def nodes_at_fault(truths: Sequence[Truth]) -> set[str | None]:
+    """Nodes on which something was wrong; null for what is on none."""
+    return {place.get("node_id") for truth in truths for place in truth.culprits}
 
 
 def tell(a: Said, b: Said, differences: Sequence[Difference], as_json: bool, truths: Sequence[Truth] | None) -> None:
