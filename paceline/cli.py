@@ -26,7 +26,7 @@ from paceline.keys_command import keys_app
 from paceline.policy_command import policy_app
 from paceline.preflight_command import preflight
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
-from paceline.review_commands import archive, diff, record, replay, report, tune
+from paceline.review_commands import archive, diff, export, record, replay, report, tune
 
 __all__ = ["app", "main"]
 
@@ -67,7 +67,7 @@ app.add_typer(nodes_app, name="nodes")
 app.add_typer(topics_app, name="topics")
 app.command()(incidents)
 app.command()(approve)
-for review_command in (record, archive, replay, diff, tune, report):
+for review_command in (record, archive, replay, diff, tune, report, export):
     app.command()(review_command)
 app.command()(preflight)
 

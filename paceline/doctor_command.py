@@ -64,7 +64,7 @@ def _python() -> list[Check]:
     ]
     for module, extra, purpose in (
         ("cramjam", None, "zstd batches from Kafka"),
-        ("pyarrow", "parquet", "import of operation traces"),
+        ("pyarrow", "parquet", "import of operation traces, export of archives"),
         ("kubernetes", "kubernetes", "the Kubernetes actuator"),
     ):
         present = importlib.util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""The commands of incident review, as the command line declares them: record, archive, replay, diff, tune, report.
+"""The commands of incident review, as the command line declares them: record, archive, replay, diff, tune, report, export.
 
 Nothing is computed here: each imports what it needs when it runs.
 """
@@ -12,7 +12,7 @@ import typer
 
 from paceline.brokers_option import Bootstrap
 
-__all__ = ["archive", "diff", "record", "replay", "report", "tune"]
+__all__ = ["archive", "diff", "export", "record", "replay", "report", "tune"]
 
 RedactKey = Annotated[
     Optional[Path],  # noqa: UP045
@@ -208,3 +208,19 @@ def report(
     from paceline.report_command import report_command
 
     raise typer.Exit(report_command(source, output, (start, end), readable, site))
+
+
+def export(
+    source: Annotated[str, typer.Argument(help="An archive, or kafka://HOST:PORT.")],
+    parquet: Annotated[Path, typer.Option(help="Directory to write, a Parquet file for each table.")],
+    start: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
+    ] = None,
+    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
+    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+) -> None:
+    """Records as Parquet for DuckDB and pandas: a table for each family, a row for each GPU, port or rank."""
+    from paceline.export_command import export_command
+
+    raise typer.Exit(export_command(source, parquet, start, end, readable))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 OURS = ("schemas", "agents", "streams", "deploy", "paceline")
 COMMANDS = ("record_command", "replay_command", "diff_command", "journal_command", "report_command", "tune_command")
+COMMANDS += ("redact_command", "export_command")
 WRITERS = {"Producer", "SerializingProducer", "AIOKafkaProducer", "AdminClient", "KafkaPublisher"}
 GROUP_CALLS = {"subscribe", "commit", "store_offsets", "produce", "send_offsets_to_transaction"}
 
