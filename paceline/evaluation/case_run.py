@@ -14,6 +14,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from agents.simulation.benchmark import HELD_OUT_SEEDS, generate
@@ -98,6 +99,7 @@ class EngineDetector:
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.heard = Heard()
         self.refused = 0
+        self.late = 0
         self._without = without
         self._pipeline = _SpokenPipeline(_SITE, without)
         self._offsets: dict[str, int] = defaultdict(int)
@@ -112,6 +114,11 @@ class EngineDetector:
         duplicates has others and must give the same verdict.
         """
         return self._digest.hexdigest()
+
+    @property
+    def records(self) -> int:
+        """How many records were taken."""
+        return sum(self._offsets.values())
 
     def take(self, arrived: Sequence[tuple[int, Record]]) -> None:
         """Take records by arrival."""
@@ -137,6 +144,7 @@ class EngineDetector:
         self._give(self._pipeline.flush())
         self._listen(DEFAULT_SETTLE_NS)
         self.refused = self._pipeline.counts["refused_future"]
+        self.late = self._pipeline.counts["late"]
 
     def _give(self, outputs: Iterable[Record]) -> None:
         for record in outputs:
@@ -265,7 +273,11 @@ def _run_case(
     seconds = ((last_ns or 0) - (first_ns or 0)) / 1e9
     judged = _Judge(case, seed, run.truths, clock, seconds)
     outcomes = [
-        judged.outcome(name, engine.heard, Cost(cpu_s, peak), engine.verdict_sha256)
+        replace(
+            judged.outcome(name, engine.heard, Cost(cpu_s, peak), engine.verdict_sha256),
+            records=engine.records,
+            late=engine.late,
+        )
         for (name, engine), cpu_s in zip(engines.items(), spent, strict=False)
     ]
     if rules is not None:

@@ -96,6 +96,10 @@ class CaseOutcome:
     other_findings: tuple[str, ...] = field(default=())
     false_findings: int = 0
     """Findings that warn and name a place of no truth."""
+    records: int = 0
+    """Records that the engine was given; 0 for other detectors."""
+    late: int = 0
+    """Those of them that it dropped because they came later than the lateness bound."""
 
     @property
     def is_right(self) -> bool:

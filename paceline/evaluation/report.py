@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from paceline.evaluation.case_run import WITHOUT
 from paceline.evaluation.gates import CAVEAT
 from paceline.evaluation.metrics import BUDGETS, compare_recall, confusion, measure
+from streams.core.step_join import StepJoinConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "figure_lines",
     "gate_lines",
     "report_lines",
+    "same_verdict_lines",
     "scenario_lines",
     "watched_line",
 ]
@@ -49,7 +51,7 @@ def report_lines(
     yield watched_line(engine, by_detector[engine])
     yield ""
     yield from scenario_lines(by_detector[engine])
-    yield from _same_verdict_lines(by_detector[engine])
+    yield from same_verdict_lines(by_detector[engine])
     table = confusion(by_detector[engine])
     if table:
         yield ""
@@ -193,17 +195,31 @@ def scenario_lines(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
     yield from _aligned(rows)
 
 
-def _same_verdict_lines(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
-    """Of a clean stream and its disturbed copies (scenario B12): which give the same verdict."""
-    clean = {
-        outcome.seed: outcome.verdict_sha256
-        for outcome in outcomes
-        if outcome.scenario == "B12" and "/clean/" in outcome.case_id
+def same_verdict_lines(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
+    """Of a clean stream and its disturbed copies (scenario B12): which give the same verdict, and why another one does not.
+
+    The same is promised of what is repeated, and of what comes in another order within the lateness bound.
+    """
+    of_clean = {
+        outcome.seed: outcome for outcome in outcomes if outcome.scenario == "B12" and "/clean/" in outcome.case_id
     }
     for outcome in outcomes:
-        if outcome.scenario == "B12" and "/clean/" not in outcome.case_id and outcome.seed in clean:
-            same = "the same verdict as" if outcome.verdict_sha256 == clean[outcome.seed] else "ANOTHER verdict than"
-            yield f"{outcome.case_id} seed {outcome.seed}: {same} the clean stream"
+        clean = of_clean.get(outcome.seed)
+        if outcome.scenario != "B12" or clean is None or outcome is clean:
+            continue
+        said = "the same verdict as the clean stream"
+        if outcome.verdict_sha256 != clean.verdict_sha256:
+            said = "ANOTHER verdict than the clean stream"
+            if outcome.late:
+                bound_s = StepJoinConfig().lateness_ns // 10**9
+                said += f", with {outcome.late:,} of {outcome.records:,} records later than the bound of {bound_s} s"
+            said += f"; names {'the same' if _named(outcome) == _named(clean) else 'OTHER'} culprits"
+        yield f"{outcome.case_id} seed {outcome.seed}: {said}"
+
+
+def _named(outcome: CaseOutcome) -> set[tuple[str, str]]:
+    """Causes and culprits of its alerts, those about a whole job or nobody left out."""
+    return {(alert["cause"], alert["who"]) for alert in outcome.alerts if alert["fate"] != "job-level"}
 
 
 def _told(group: Sequence[CaseOutcome]) -> tuple[str, str, str]:

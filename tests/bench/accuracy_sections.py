@@ -22,7 +22,7 @@ from paceline.evaluation.case_run import ENGINE, WITHOUT
 from paceline.evaluation.gates import CAVEAT, gates_of
 from paceline.evaluation.metrics import compare_recall, measure
 from paceline.evaluation.outcome import CaseOutcome, Cost, TruthOutcome
-from paceline.evaluation.report import watched_line
+from paceline.evaluation.report import same_verdict_lines, watched_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,6 +83,13 @@ def _ci(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:
         {f"{case.case_id} seed {case.seed}: {'; '.join(case.reasons[:2])}" for case in cases if case.reasons}
     )
     yield "\n".join(["Not right:", "", *(f"- {line}" for line in wrong)]) if wrong else "All cases are right."
+    same = [f"- {line}" for line in same_verdict_lines(cases)]
+    if same:
+        yield (
+            "Scenario B12, one slow GPU: everything ten times, and all of each minute in reverse. The same verdict is "
+            "promised within the lateness bound, and most of a reversed minute is later ([semantics](semantics.md#replay))."
+        )
+        yield "\n".join(same)
 
 
 def _baselines(by_detector: dict[str, list[CaseOutcome]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.simulation.benchmark import TUNING_SEEDS, cases
-from agents.simulation.benchmark.case import BenchmarkCase, FaultPlan, FleetPlan, JobPlan
+from agents.simulation.benchmark.case import BenchmarkCase, DeliveryPlan, FaultPlan, FleetPlan, JobPlan
 from paceline import evaluate_command as command
 from paceline.evaluation.ablation import PARTS, policy_without, record_without
 from paceline.evaluation.case_run import ENGINE, run_case
@@ -204,6 +204,32 @@ def test_a_slow_gpu_is_found_in_the_right_place_and_a_healthy_run_is_silent(foun
 def test_the_same_case_gives_the_same_verdict_bytes(found: CaseOutcome) -> None:
     assert found.verdict_sha256 == run_case(small(), 3)[0].verdict_sha256
     assert found.verdict_sha256 != run_case(small(), 5)[0].verdict_sha256
+
+
+def disturbed(variant: str, **delivery: Any) -> CaseOutcome:
+    """The small case under a name of scenario B12, delivered without loss or delay but in this way."""
+    plan = DeliveryPlan(
+        delay_p50_ms=20.0, delay_p99_ms=200.0, out_of_order=0.0, loss=0.0, **{"duplicates": 0.0} | delivery
+    )
+    case = replace(small(), case_id=f"B12/{variant}/small", scenario="B12", delivery=plan)
+    (outcome,) = run_case(case, 3)
+    return outcome
+
+
+def test_another_verdict_than_the_clean_stream_s_comes_of_records_later_than_the_bound_alone() -> None:
+    told = [
+        disturbed("clean"),
+        disturbed("both-within-the-bound", reverse_window_s=9.0, duplicates=0.5, duplicate_copies=9),
+        disturbed("reversed", reverse_window_s=60.0),
+    ]
+    assert [outcome.late > 0 for outcome in told] == [False, False, True]
+    lines = report_lines("ci", {ENGINE: told}, gates_of("ci", told, measure(told)), ())
+    late = f"{told[2].late:,} of {told[2].records:,} records later than the bound of 10 s"
+    another = f"ANOTHER verdict than the clean stream, with {late}; names the same culprits"
+    assert [line for line in lines if " verdict " in line] == [
+        "B12/both-within-the-bound/small seed 3: the same verdict as the clean stream",
+        f"B12/reversed/small seed 3: {another}",
+    ]
 
 
 def test_plain_rules_run_beside_the_engine() -> None:
