@@ -142,7 +142,7 @@ def _archives(options: TuneOptions) -> list[Incidents]:
     archives = []
     for path, truth in zip(options.archives, truths, strict=True):
         if str(path).startswith("kafka:"):
-            raise UsageError(f"{path}: only archives are swept; paceline record makes one")
+            raise UsageError("only archives are swept; paceline record makes one of a range on Kafka")
         site_id = ArchiveSource(path, ReplaySpan(), options.is_readable).site_id or "replay"
         archives.append(
             Incidents(

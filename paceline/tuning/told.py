@@ -74,13 +74,10 @@ def table_lines(told: Told) -> Iterator[str]:
     ]
     if has_truth:
         head += ["wrong nodes", "found", "missed", "blamed", "p50 s", "p95 s", "recall [95 %]", "precision [95 %]"]
-    rows = [(*head, "commands")]
-    for row in told.rows:
-        rows.append(tuple(_cells(told, row, has_truth)))
+    rows = [tuple(head), *(tuple(_cells(told, row, has_truth)) for row in told.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
-        *figures, commands = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        yield "  ".join((*figures, commands.lstrip()))
+        yield "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
     yield ""
     yield from _change_lines(told)
     yield from _verdict_lines(told)
@@ -97,19 +94,23 @@ def _cells(told: Told, row: Row, has_truth: bool) -> Iterator[str]:
         yield from (str(row.wrong_nodes), str(len(row.found)), str(row.missed), str(row.blamed))
         yield from (_seconds(row.alert_s.quantile(0.5)), _seconds(row.alert_s.quantile(0.95)))
         yield from (_share(row.recall), _share(row.precision))
-    yield ", ".join(f"{count} {kind}" for kind, count in sorted(row.by_kind.items())) or "none"
 
 
 def _change_lines(told: Told) -> Iterator[str]:
     was = told.in_force.commands
+    yield f"commands: {_kinds(told.in_force)} in force"
     for row in told.rows:
         more, fewer = row.commands - was, was - row.commands
         if more or fewer:
-            yield f"{told.label(row)}: {many(more.total(), 'command')} more and {fewer.total()} fewer than in force"
+            yield f"  {told.label(row)}: {_kinds(row)}; {more.total()} more, {fewer.total()} fewer"
             yield from _named("+", more)
             yield from _named("-", fewer)
     if all(row.commands == was for row in told.rows):
-        yield "no value changes a command"
+        yield "  no value changes one"
+
+
+def _kinds(row: Row) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(row.by_kind.items())) or "none"
 
 
 def _named(sign: str, commands: Counter[str]) -> Iterator[str]:
@@ -140,7 +141,7 @@ def _seconds(value: float | None) -> str:
 def _share(of: Share) -> str:
     if of.value is None or of.low is None or of.high is None:
         return "-"
-    return f"{of.value:.3f} [{of.low:.3f}, {of.high:.3f}]"
+    return f"{of.value:.2f} [{of.low:.2f}, {of.high:.2f}]"
 
 
 def records(told: Told) -> Iterator[dict[str, Any]]:

@@ -130,7 +130,8 @@ def test_the_table_marks_what_was_in_force_and_says_what_a_value_would_have_cost
     assert ran.exit_code == 0, ran.stderr
     marked = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("*")]
     assert marked == ["0.03"]
-    assert "0.3: 0 commands more and 2 fewer than in force" in ran.stdout
+    assert "commands: 3 collect_evidence in force" in ran.stdout
+    assert "  0.3: 1 collect_evidence; 0 more, 2 fewer\n    - collect_evidence node-0000/" in ran.stdout
     assert "woken for nothing the least: 0.03, with 0 blamed though healthy and 0 missed" in ran.stdout
 
 
