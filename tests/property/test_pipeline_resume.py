@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Stream = list[tuple["Record", "Position"]]
 
 SPLITS = st.lists(st.integers(0, 10_000), min_size=1, max_size=3)
-TWENTY = settings(LAW, max_examples=20)
+FEWER = settings(LAW, max_examples=12)
 
 
 def registered(world_size: int, nodes: int, *names: str) -> list[Record]:
@@ -76,7 +76,7 @@ def assert_a_snapshot_changes_nothing(stream: Stream, splits: list[int]) -> None
         assert after.counts == whole.counts, number
 
 
-@TWENTY
+@FEWER
 @given(telemetry(), steps(), st.integers(0, 2**32), SPLITS, st.lists(st.sampled_from(CHANGES), max_size=3))
 def test_frames_and_steps_go_on_from_a_snapshot(
     frames: Stream, timings: Stream, seed: int, splits: list[int], changes: list[Record]
@@ -88,7 +88,7 @@ def test_frames_and_steps_go_on_from_a_snapshot(
     assert_a_snapshot_changes_nothing(told + stream, splits)
 
 
-@TWENTY
+@FEWER
 @given(hangs(), st.integers(0, 2**32), SPLITS)
 def test_a_standstill_and_its_digests_go_on_from_a_snapshot(stream: Stream, seed: int, splits: list[int]) -> None:
     told = [(record, position_of(record, at)) for at, record in enumerate(registered(2 * NODES, NODES, "job-1"))]

@@ -148,7 +148,7 @@ def test_the_archives_have_all_that_may_wait_or_be_counted(case: Case) -> None:
     assert all(name in case.told.err for name in ("bad_lines=", "repeats=", "late="))
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cuts=st.lists(st.integers(1, 400), min_size=1, max_size=2))
 def test_interrupted_at_any_lines_it_says_the_same_in_the_end(case: Case, cuts: list[int]) -> None:
     checkpoint = case.begun("out", cuts[0])
