@@ -7,9 +7,13 @@ writer can run beside an older reader. Times are integer nanoseconds since the e
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sized
+
 
 __all__ = [
     "Column",
@@ -45,17 +49,19 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def check_columns(length: int, **columns: tuple[object, ...] | None) -> None:
+def check_columns(length: int, columns: Mapping[str, Sized | None], names: Iterable[str] | None = None) -> None:
     """Hold every given column against the number of subjects.
 
     Args:
         length: number of subjects of the frame.
-        **columns: columns by name; null ones are not carried and pass.
+        columns: columns by name; null ones are not carried and pass.
+        names: which of them are held against it; all by default.
 
     Raises:
         ValueError: a column has another length.
     """
-    for name, column in columns.items():
+    for name in columns if names is None else names:
+        column = columns[name]
         if column is not None and len(column) != length:
             raise ValueError(f"column {name} has {len(column)} entries for {length} subjects")
 

@@ -110,14 +110,7 @@ class RankPlacement(Record):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
-        check_columns(
-            len(self.rank),
-            gpu_uuid=self.gpu_uuid,
-            pci_bus_id=self.pci_bus_id,
-            sku=self.sku,
-            stage=self.stage,
-            role=self.role,
-        )
+        check_columns(len(self.rank), self.__dict__, ("gpu_uuid", "pci_bus_id", "sku", "stage", "role"))
         if len(set(self.rank)) != len(self.rank):
             raise ValueError("a rank stands twice in the rank column")
         return self

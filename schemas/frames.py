@@ -118,11 +118,14 @@ class GpuFrame(Record):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
-        length = len(self.gpu_uuid)
-        for name in _GPU_COLUMNS:
-            column = getattr(self, name)
-            if column is not None and len(column) != length:
-                raise ValueError(f"column {name} has {len(column)} entries for {length} GPUs")
+        # This is run for every frame of every node: no search for the column before it is known that there is one.
+        fields = self.__dict__
+        length = len(fields["gpu_uuid"])
+        if {len(column) for column in fields.values() if type(column) is tuple} != {length}:
+            for name in _GPU_COLUMNS:
+                column = fields[name]
+                if column is not None and len(column) != length:
+                    raise ValueError(f"column {name} has {len(column)} entries for {length} GPUs")
         return self
 
 
@@ -193,36 +196,51 @@ class FabricFrame(Record):
         return publisher
 
     @model_validator(mode="after")
-    def _columns_agree(self) -> Self:
-        if (self.node_id if self.view == "host" else self.switch_id) is None:
-            raise ValueError(f"a {self.view} frame names its {'node_id' if self.view == 'host' else 'switch_id'}")
-        ports = len(self.device)
-        check_columns(
-            ports,
-            port=self.port,
-            peer=self.peer,
-            link_state=self.link_state,
-            rate_gbps=self.rate_gbps,
-            rx_data_bytes=self.rx_data_bytes,
-            tx_data_bytes=self.tx_data_bytes,
-            link_down_events=self.link_down_events,
-            rx_global_pause_frames=self.rx_global_pause_frames,
-            tx_global_pause_frames=self.tx_global_pause_frames,
-            pci_bus_id=self.pci_bus_id,
-            pcie_link_gen=self.pcie_link_gen,
-            pcie_link_width=self.pcie_link_width,
-            pcie_max_link_gen=self.pcie_max_link_gen,
-            pcie_max_link_width=self.pcie_max_link_width,
-            **self.counters,
-        )
-        check_columns(
-            len(self.pfc_port),
-            pfc_priority=self.pfc_priority,
-            rx_pause_frames=self.rx_pause_frames,
-            tx_pause_frames=self.tx_pause_frames,
-            rx_pause_us=self.rx_pause_us,
-            tx_pause_us=self.tx_pause_us,
-        )
-        if any(not 0 <= index < ports for index in self.pfc_port):
+    def _names_its_publisher(self) -> Self:
+        fields = self.__dict__
+        name = "node_id" if fields["view"] == "host" else "switch_id"
+        if fields[name] is None:
+            raise ValueError(f"a {self.view} frame names its {name}")
+        return self
+
+    @model_validator(mode="after")
+    def _port_columns_agree(self) -> Self:
+        check_columns(len(self.device), self.__dict__, _PORT_COLUMNS)
+        return self
+
+    @model_validator(mode="after")
+    def _counters_agree(self) -> Self:
+        if self.counters:
+            check_columns(len(self.device), self.counters)
+        return self
+
+    @model_validator(mode="after")
+    def _pause_columns_agree(self) -> Self:
+        check_columns(len(self.pfc_port), self.__dict__, _PFC_COLUMNS)
+        return self
+
+    @model_validator(mode="after")
+    def _pauses_are_of_its_ports(self) -> Self:
+        rows, ports = self.pfc_port, len(self.device)
+        if rows and not 0 <= min(rows) <= max(rows) < ports:
             raise ValueError(f"pfc_port names a port outside 0..{ports - 1}")
         return self
+
+
+_PFC_COLUMNS = ("pfc_priority", "rx_pause_frames", "tx_pause_frames", "rx_pause_us", "tx_pause_us")
+_PORT_COLUMNS = (
+    "port",
+    "peer",
+    "link_state",
+    "rate_gbps",
+    "rx_data_bytes",
+    "tx_data_bytes",
+    "link_down_events",
+    "rx_global_pause_frames",
+    "tx_global_pause_frames",
+    "pci_bus_id",
+    "pcie_link_gen",
+    "pcie_link_width",
+    "pcie_max_link_gen",
+    "pcie_max_link_width",
+)

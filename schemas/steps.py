@@ -61,25 +61,31 @@ class StepTiming(Record):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
-        check_columns(
-            len(self.rank),
-            step_us=self.step_us,
-            own_us=self.own_us,
-            compute_us=self.compute_us,
-            forward_us=self.forward_us,
-            backward_us=self.backward_us,
-            optimizer_us=self.optimizer_us,
-            host_us=self.host_us,
-            data_us=self.data_us,
-            wait_us=self.wait_us,
-            tokens=self.tokens,
-            sum_squared_lengths=self.sum_squared_lengths,
-            **{f"collectives[{i}]": c.duration_us for i, c in enumerate(self.collectives)},
-            **{f"collectives[{i}].size_bytes": c.size_bytes for i, c in enumerate(self.collectives)},
-        )
+        ranks = len(self.rank)
+        check_columns(ranks, self.__dict__, _STEP_COLUMNS)
+        for column, told in (("duration_us", ""), ("size_bytes", ".size_bytes")):
+            for i, collective in enumerate(self.collectives):
+                entries = collective.__dict__[column]
+                if entries is not None and len(entries) != ranks:
+                    check_columns(ranks, {f"collectives[{i}]{told}": entries})
         if len(set(self.rank)) != len(self.rank):
             raise ValueError("a rank stands twice in the rank column")
         return self
+
+
+_STEP_COLUMNS = (
+    "step_us",
+    "own_us",
+    "compute_us",
+    "forward_us",
+    "backward_us",
+    "optimizer_us",
+    "host_us",
+    "data_us",
+    "wait_us",
+    "tokens",
+    "sum_squared_lengths",
+)
 
 
 class RankProgress(Record):
@@ -103,7 +109,8 @@ class RankProgress(Record):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
-        check_columns(len(self.rank), last_step=self.last_step, connected=self.connected, **self.groups)
+        check_columns(len(self.rank), self.__dict__, ("last_step", "connected"))
+        check_columns(len(self.rank), self.groups)
         return self
 
 

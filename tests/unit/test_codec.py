@@ -212,3 +212,20 @@ def test_rounding_keeps_six_digits_and_is_done_once(value: float) -> None:
     rounded = round_significant(value)
     assert round_significant(rounded) == rounded
     assert rounded == pytest.approx(value, rel=5e-6)
+
+
+@pytest.mark.parametrize("name", ["length", "port", "names", "columns", "np_cnp_sent"])
+def test_a_counter_may_have_any_name(name: str) -> None:
+    fields = json.loads(encode(nic_frame(1, 5, None)))
+    frame = decode("fabric-frames", json.dumps({**fields, "counters": {name: [3]}}).encode())
+    assert frame.counters == {name: (3,)}  # type: ignore[attr-defined]
+    with pytest.raises(InvalidRecordError, match=f"column {name} has 2 entries for 1 subjects"):
+        decode("fabric-frames", json.dumps({**fields, "counters": {name: [3, 4]}}).encode())
+
+
+@pytest.mark.parametrize("name", ["length", "last_step", "connected"])
+def test_a_group_may_have_any_name(name: str) -> None:
+    fields = json.loads(encode(progress(1)))
+    groups = {name: [[1, 1, 1]] * len(fields["rank"])}
+    told = decode("step-timings", json.dumps({**fields, "groups": groups}).encode())
+    assert list(told.groups) == [name]  # type: ignore[attr-defined]
