@@ -17,10 +17,11 @@ from paceline.replay_command import UsageError, report_problems, usable_site
 from paceline.replay_source import ReplaySpan, open_source
 from paceline.report.collected import Collected
 from paceline.report.page import render_page
-from paceline.report.page_data import cited_places, page_data
+from paceline.report.page_data import page_data
+from paceline.report.statements import cited_places
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.findings import Finding
-from schemas.remediation import ActionResult, Command, Incident
+from schemas.remediation import ActionResult, Command, Decision, Incident
 from schemas.results import StepResult
 from schemas.topics import TOPICS
 from streams.engines.pipeline import Pipeline
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["report_command"]
 
 _RAW_BYTES = 6_000
-_SAID = (Finding, Incident, Command, ActionResult, StepResult)
+_SAID = (Finding, Incident, Command, ActionResult, StepResult, Decision)
 _NAMES = {topic.name for topic in TOPICS}
 
 

@@ -16,7 +16,7 @@ from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import Finding
 from schemas.fleet import Job, Policy, RankPlacement
 from schemas.frames import FabricFrame, GpuFrame
-from schemas.remediation import ActionResult, Command, Incident
+from schemas.remediation import ActionResult, Command, Decision, Incident
 from schemas.results import StepResult
 from schemas.steps import StepTiming
 from streams.core.position import event_time_of
@@ -92,6 +92,9 @@ class Collected:
     clock_mhz: HeatMap = field(default_factory=lambda: HeatMap("low"))
     power_w: HeatMap = field(default_factory=HeatMap)
     pause_per_s: HeatMap = field(default_factory=HeatMap)
+    """Pause frames that ports received, by which they are stopped."""
+    pause_sent_per_s: HeatMap = field(default_factory=HeatMap)
+    """Pause frames that ports sent, by which they stop others."""
     delay_s: HeatMap = field(default_factory=HeatMap)
     jobs: dict[str, Job] = field(default_factory=dict)
     placed: dict[tuple[str, int], tuple[str, str | None]] = field(default_factory=dict)
@@ -106,6 +109,8 @@ class Collected:
     incidents: dict[str, list[Arrival[Incident]]] = field(default_factory=dict)
     commands: dict[str, Arrival[Command]] = field(default_factory=dict)
     results: list[Arrival[ActionResult]] = field(default_factory=list)
+    holds: dict[str, list[str]] = field(default_factory=dict)
+    """By command, which guards held it and why; known where the journal was recorded."""
     events: list[KernelEvent] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
     nodes: set[str] = field(default_factory=set)
@@ -116,7 +121,7 @@ class Collected:
         default_factory=dict
     )
     _heard: dict[tuple[str, str], int] = field(default_factory=dict)
-    _pauses: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    _pauses: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     _delays: dict[str, tuple[int, float]] = field(default_factory=dict)
     _gpu_rows: dict[str, tuple[tuple[str | None, ...], NDArray[np.int64]]] = field(default_factory=dict)
     _rows: dict[tuple[str, str], NDArray[np.int64]] = field(default_factory=dict)
@@ -159,6 +164,9 @@ class Collected:
             self.results.append(Arrival(record, arrived_ms))
         elif isinstance(record, StepResult):
             self._result(record)
+        elif isinstance(record, Decision) and record.action == "held":
+            holds = record.detail.get("holds") or ()
+            self.holds[record.subject_id] = [f"{hold['guard']}: {hold['reason']}" for hold in holds]
 
     def finish(self) -> None:
         """Close what is open, and note who was silent at the end."""
@@ -240,23 +248,32 @@ class Collected:
                 heat.add(known[1], frame.event_time_ns, np.array(column, dtype=np.float64))
 
     def _ports(self, frame: FabricFrame) -> None:
-        publisher, rates = frame.publisher_id, np.full(len(frame.device), np.nan)
+        keys = [
+            (frame.publisher_id, f"{device} {port}".strip() if device else str(port))
+            for device, port in zip(frame.device, frame.port, strict=True)
+        ]
+        for way, heat, counts in (
+            ("rx", self.pause_per_s, frame.rx_pause_frames),
+            ("tx", self.pause_sent_per_s, frame.tx_pause_frames),
+        ):
+            rates = self._rates(way, frame, counts)
+            if not np.isnan(rates).all():
+                heat.add(heat.rows_of(keys), frame.event_time_ns, rates)
+
+    def _rates(self, way: str, frame: FabricFrame, counts: tuple[int | None, ...]) -> NDArray[np.float64]:
+        """Frames a second by port, its priorities together; NaN at first, after a restart of the counter and after a gap."""
+        rates = np.full(len(frame.device), np.nan)
         totals: dict[int, int] = {}
-        for port, frames in zip(frame.pfc_port, frame.rx_pause_frames, strict=True):
+        for port, frames in zip(frame.pfc_port, counts, strict=False):
             if frames is not None:
                 totals[port] = totals.get(port, 0) + frames
         for index, total in totals.items():
-            before = self._pauses.get((publisher, index))
-            self._pauses[publisher, index] = (frame.event_time_ns, total)
+            key = (way, frame.publisher_id, index)
+            before = self._pauses.get(key)
+            self._pauses[key] = (frame.event_time_ns, total)
             if before is not None and total >= before[1] and 0 < frame.event_time_ns - before[0] < 60_000_000_000:
                 rates[index] = (total - before[1]) / ((frame.event_time_ns - before[0]) / 1e9)
-        if np.isnan(rates).all():
-            return
-        keys = [
-            (publisher, f"{device} {port}".strip() if device else str(port))
-            for device, port in zip(frame.device, frame.port, strict=True)
-        ]
-        self.pause_per_s.add(self.pause_per_s.rows_of(keys), frame.event_time_ns, rates)
+        return rates
 
     def _step(self, timing: StepTiming) -> None:
         columns = {name: _column(getattr(timing, name), len(timing.rank)) for name in _OWN_PARTS}

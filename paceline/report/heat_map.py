@@ -42,7 +42,12 @@ class HeatMap:
         self._last = -1
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        """Whether there is any value: rows alone, of sources that do not know it, are none."""
+        return self._last >= 0
+
+    def knows(self, key: Hashable) -> bool:
+        """Whether a row has a value."""
+        return key in self._rows and bool(np.isfinite(self._cells[self._rows[key]]).any())
 
     @property
     def keys(self) -> list[Hashable]:
@@ -60,13 +65,15 @@ class HeatMap:
 
     def add(self, rows: NDArray[np.int64], at_ns: int, values: NDArray[np.float64]) -> None:
         """Take values at a time, one a row; NaN is unknown, and what is older than the first column counts to it."""
+        known = ~np.isnan(values)
+        if not known.any():
+            return
         if self._origin is None:
             self._origin = at_ns - at_ns % self.cell_ns
         column = max(0, (at_ns - self._origin) // self.cell_ns)
         while column >= _COLUMNS:
             self._halve()
             column = max(0, (at_ns - self._origin) // self.cell_ns)
-        known = ~np.isnan(values)
         at = rows[known]
         cells = self._cells[at, column]
         np.maximum(cells, (self._sign * values[known]).astype(np.float32), out=cells)
@@ -89,9 +96,9 @@ class HeatMap:
             high: value of its end.
 
         Returns:
-            `rows` and `columns`, `group` (rows that are put together), `t0_ms`, `cell_ms`, `low`, `high`, `cells` (base64,
-            one byte a cell from 0 to 254, 255 is unknown), `who` (base64, which row of the group it is of) and `keys`
-            (positions in `order`).
+            `rows` and `columns`, `group` (rows that are put together), `t0_ms`, `cell_ms`, `low`, `high`, `beyond` (whether
+            a value is worse than the palette's end), `cells` (base64, one byte a cell from 0 to 254, 255 is unknown), `who`
+            (base64, which row of the group it is of) and `keys` (positions in `order`).
         """
         there = [index for index, key in enumerate(order) if key in self._rows]
         cells = self._cells[[self._rows[order[index]] for index in there], : self._last + 1]
@@ -102,6 +109,7 @@ class HeatMap:
         who = grouped.argmax(axis=1).astype(np.uint8)
         values = self._sign * grouped.max(axis=1).astype(np.float64)
         known = np.isfinite(values)
+        end = low if self.worst == "low" else high
         scaled = np.clip((values - low) / (high - low), 0.0, 1.0) * 254
         scaled = np.where(known, scaled, _UNKNOWN)
         return {
@@ -113,6 +121,7 @@ class HeatMap:
             "low": low,
             "high": high,
             "worst": self.worst,
+            "beyond": bool(np.any(self._sign * (values[known] - end) > 0)),
             "cells": base64.b64encode(scaled.astype(np.uint8).tobytes()).decode(),
             "who": base64.b64encode(who.tobytes()).decode() if group > 1 else None,
             "keys": there,

@@ -12,10 +12,21 @@ from typing import Any
 
 import orjson
 
-__all__ = ["render_page"]
+__all__ = ["SCRIPTS", "render_page"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _UPLOT = "uPlot-1.6.32"
+
+SCRIPTS = (
+    f"{_UPLOT}.iife.min.js",
+    "elements.js",
+    "lines.js",
+    "heat.js",
+    "statements.js",
+    "summary.js",
+    "report.js",
+)
+"""In the order in which they need each other."""
 
 
 def render_page(data: dict[str, Any], title: str) -> bytes:
@@ -36,7 +47,7 @@ def render_page(data: dict[str, Any], title: str) -> bytes:
         _asset("report.html"),
         f"<!-- uPlot, whose licence is:\n{_asset('uPlot.LICENSE')}-->",
     ]
-    scripts = [_asset(f"{_UPLOT}.iife.min.js"), _asset("charts.js"), _asset("report.js")]
+    scripts = [_asset(name) for name in SCRIPTS]
     tail = "".join(f"\n<script>{script}</script>" for script in scripts) + "\n</body></html>\n"
     return (
         "\n".join(parts).encode()

@@ -146,7 +146,10 @@ def large_page(ranks: int, steps: int = STEPS) -> bytes:
     """
     about = {"source": f"{ranks} ranks", "site": "large", "paceline": "0", "policies": ["the defaults"]}
     about |= {"is_recorded": True, "unusable": 0, "unusable_lines": []}
-    raw = {("paceline.gpu-frames.v1", 0, n): (START_NS // 10**6 + n, '{"node_id":"node-0530"}') for n in range(1_500)}
+    onset_ms = (START_NS + steps // 3 * STEP_NS) // 10**6
+    raw = {
+        ("paceline.gpu-frames.v1", 0, n): (onset_ms + 1_000 * n + 300, '{"node_id":"node-0530"}') for n in range(1_500)
+    }
     return render_page(page_data(collected_of(ranks, steps), about, raw), f"{ranks} ranks")
 
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, asked over its DevTools protocol: enough to load a page and to time what happens in it."""
+"""Debian's Chromium without a screen, over its DevTools protocol: loads a page, asks what it shows, and records a trace."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Page:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._number = socket, 0
+        self._trace: list[dict[str, Any]] = []
         self.errors: list[str] = []
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -34,12 +35,20 @@ class Page:
         async with asyncio.timeout(60):
             while True:
                 told = await self._socket.receive_json()
-                if told.get("method") == "Runtime.exceptionThrown":
-                    self.errors.append(str(told["params"]["exceptionDetails"]))
+                self._take(told)
                 if told.get("id") == self._number:
                     assert "error" not in told, told
                     result: dict[str, Any] = told["result"]
                     return result
+
+    async def load(self, url: str, timeout_s: float = 90.0) -> float:
+        """Load a page that marks when it is drawn, and say after how many milliseconds of its own clock that was."""
+        await self.call("Page.navigate", url=url)
+        async with asyncio.timeout(timeout_s):
+            while (ready := await self.run("document.documentElement?.dataset.ready ?? null")) is None:
+                assert not self.errors, self.errors
+                await asyncio.sleep(0.1)
+        return float(ready)
 
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise."""
@@ -47,10 +56,30 @@ class Page:
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
-    async def screenshot(self, height: int) -> bytes:
-        await self.call(
-            "Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False
-        )
+    def _take(self, told: dict[str, Any]) -> None:
+        if told.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(str(told["params"]["exceptionDetails"]))
+        elif told.get("method") == "Tracing.dataCollected":
+            self._trace += told["params"]["value"]
+
+    @asynccontextmanager
+    async def traced(self, categories: str) -> AsyncIterator[list[dict[str, Any]]]:
+        """Record a trace; its events are there when the block has ended."""
+        self._trace, events = [], []
+        await self.call("Tracing.start", traceConfig={"includedCategories": categories.split(",")})
+        yield events
+        await self.call("Tracing.end")
+        async with asyncio.timeout(60):
+            while True:
+                told = await self._socket.receive_json()
+                self._take(told)
+                if told.get("method") == "Tracing.tracingComplete":
+                    break
+        events += self._trace
+
+    async def screenshot(self, width: int, height: int) -> bytes:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        await self.call("Emulation.setDeviceMetricsOverride", **size)
         await asyncio.sleep(0.5)
         shot = await self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
@@ -81,8 +110,8 @@ def running_chromium(profile: Path, timeout_s: float = 60.0) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def open_page(url: str, port: str, timeout_s: float = 60.0) -> AsyncIterator[tuple[Page, float]]:
-    """Load a page that marks when it is drawn, and say after how many milliseconds of its own clock that was."""
+async def open_page(port: str) -> AsyncIterator[Page]:
+    """An empty page of a browser that answers at a port."""
     async with aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{port}/json") as told:
             target = next(t for t in await told.json() if t["type"] == "page")
@@ -90,10 +119,4 @@ async def open_page(url: str, port: str, timeout_s: float = 60.0) -> AsyncIterat
             page = Page(socket)
             await page.call("Runtime.enable")
             await page.call("Page.enable")
-            await page.call("Page.navigate", url=url)
-            async with asyncio.timeout(timeout_s):
-                ready = None
-                while ready is None:
-                    await asyncio.sleep(0.1)
-                    ready = await page.run("document.documentElement?.dataset.ready ?? null")
-            yield page, float(ready)
+            yield page
