@@ -58,6 +58,7 @@ def redact_command(archive: Path, output: Path, key_file: Path | None, is_tolera
     """
     try:
         _must_be_new(output)
+        _must_be_a_file(archive)
         return _redact(archive, output, _key(key_file), is_tolerant)
     except (NotAnArchiveError, _RedactionError) as error:
         typer.echo(f"paceline: {str(error).replace('--readable replays', '--readable copies')}", err=True)
@@ -86,16 +87,25 @@ def record_redacted(output: Path, key_file: Path | None, record: Callable[[Path]
     if status == 0 and not (marks_of(original).end or {}).get("is_whole"):
         typer.echo(f"paceline: {original} has the names still: go on with --resume, or redact it as it is", err=True)
         return 2
-    if status == 0:
-        # What stopped the recording must stop this as well.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if status != 0:
+        return status
+    # What stopped the recording must stop this as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    status = 2
+    try:
         status = redact_command(original, output, key_file, is_tolerant=False)
-    if status == 0:
-        original.unlink()
-    elif original.exists():
-        typer.echo(f"paceline: {original} has the names still", err=True)
+    finally:
+        if status == 0:
+            original.unlink()
+        else:
+            typer.echo(f"paceline: {original} has the names still", err=True)
     return status
+
+
+def _must_be_a_file(archive: Path) -> None:
+    if archive.exists() and not archive.is_file():
+        raise _RedactionError(f"{archive}: it is read twice, and must be a file")
 
 
 def _must_be_new(output: Path) -> None:

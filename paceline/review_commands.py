@@ -46,6 +46,9 @@ def record(
     if not redact:
         _goes_with_redact({"--redact-key": redact_key})
         raise typer.Exit(record_command(output, bootstrap, options, duration, resume))
+    if journal:
+        typer.echo("paceline: a redacted archive has no journal: leave out --journal", err=True)
+        raise typer.Exit(2)
     from paceline.redact_command import record_redacted
 
     def recorded(original: Path) -> int:

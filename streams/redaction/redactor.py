@@ -18,6 +18,7 @@ from schemas.errors import SchemaError
 from schemas.findings import Finding
 from schemas.topics import topic_named
 from streams.core.admission import refusal_of_name
+from streams.decisions.advice import ADVICE
 from streams.recording.taken import Taken
 from streams.redaction.ids import Ids, finding_id
 from streams.redaction.names import Names
@@ -35,10 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["Redactor"]
 
 _STATEMENTS = frozenset({"findings", "incidents", "actions"})
+_PCI = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?", re.ASCII)
+_SHIPPED_ADVICE = tuple(ADVICE.values())
+_SEEN = " Seen: "
+_SHORTEST_LIMIT = 64
+"""Characters that every field takes; what is masked may be longer than it was."""
 _VERSION = re.compile(r"v?\d{1,5}(?:\.\d{1,5})*(?:(?:a|b|rc|\.dev|\.post)\d{1,5})?")
 _NUMBERINGS = re.compile(r"(?:before-|fabric-manager-)*")
 _NAMES = frozenset({How.NAME, How.NAMES, How.WHOLE})
-_OF_ITSELF = frozenset(How) - {How.KEPT, How.SAID, How.LINE, How.PATTERNS, How.FIGURES, How.CLEARED}
+_OF_ITSELF = frozenset(How) - {How.KEPT, How.SAID, How.ADVICE, How.LINE, How.PATTERNS, How.FIGURES, How.CLEARED}
 """Treatments whose result depends on the text alone."""
 _VENDORS = ("NVIDIA ", "AMD ")
 """How the names begin that drivers print of parts which the table does not have yet."""
@@ -191,7 +197,11 @@ class Redactor:
         if self._is_learning:
             return ""
         if how is How.LINE or self._is_foreign:
-            return line(text, self.names, self._process)
+            return line(text, self.names, self._process)[: max(len(text), _SHORTEST_LIMIT)]
+        if how is How.ADVICE and not text.startswith(_SHIPPED_ADVICE):
+            # A site's own, and behind it what was seen (`streams.decisions.advice`).
+            own, mark, seen = text.partition(_SEEN)
+            return self.names.of(own) + mark + said(seen, self.names)
         return self.names.known(text) or said(text, self.names)
 
     def _renamed(self, how: How, text: str) -> str:
@@ -206,6 +216,8 @@ class Redactor:
         if how is How.PEER:
             head, *ports = text.split("/")
             return "/".join([names.of(head), *(self._renamed(How.LINK, port) for port in ports)])
+        if how is How.PCI:
+            return text if _PCI.fullmatch(text) else names.of(text)
         if how is How.PART:
             return text if is_part(text) or text.startswith(_VENDORS) else names.of(text)
         if how is How.VERSION:

@@ -52,6 +52,10 @@ class How(Enum):
     """A port, device or interface: kept where it is called as its driver calls it."""
     PEER = auto()
     """Switch or node, then ports, between slashes."""
+    PCI = auto()
+    """A PCI address; what is none is a name."""
+    ADVICE = auto()
+    """Advice: the shipped texts as text of our own, a site's as one pseudonym."""
     PART = auto()
     """The name of a part, as its driver prints it or as the table of parts has it."""
     VERSION = auto()
@@ -149,13 +153,14 @@ LEFT_OUT = frozenset({"decisions", "dead-letter", "late"})
 
 TABLE: dict[type[Record], dict[str, Treatment]] = {
     GpuFrame: {
+        "pci_bus_id": How.PCI,
         **_named("node_id agent_session gpu_uuid mig_uuids"),
         "boot_id": How.BOOT,
         "driver_version": How.VERSION,
         "sku": How.PART,
         "read_error": How.LINE,
         **_kept(
-            "record seq event_time_ns gpu_index pci_bus_id sm_clock_mhz mem_clock_mhz gpu_temp_c mem_temp_c "
+            "record seq event_time_ns gpu_index sm_clock_mhz mem_clock_mhz gpu_temp_c mem_temp_c "
             "gpu_temp_margin_c power_w power_limit_w energy_millijoules gpu_util_pct mem_copy_util_pct fb_used_mib "
             "clock_event_reasons_mask power_violation_ns thermal_violation_ns sync_boost_violation_ns "
             "board_limit_violation_ns low_util_violation_ns reliability_violation_ns ecc_sbe_volatile_count "
@@ -172,6 +177,7 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         ),
     },
     FabricFrame: {
+        "pci_bus_id": How.PCI,
         **_named("node_id switch_id agent_session"),
         "device": How.LINK,
         "port": How.LINK,
@@ -180,11 +186,12 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         "counters": Entries(How.KEPT),
         **_kept(
             "record view seq event_time_ns rate_gbps rx_data_bytes tx_data_bytes link_down_events rx_global_pause_frames "
-            "tx_global_pause_frames pci_bus_id pcie_link_gen pcie_link_width pcie_max_link_gen pcie_max_link_width pfc_port "
+            "tx_global_pause_frames pcie_link_gen pcie_link_width pcie_max_link_gen pcie_max_link_width pfc_port "
             "pfc_priority rx_pause_frames tx_pause_frames rx_pause_us tx_pause_us"
         ),
     },
     KernelEvent: {
+        "pci_bus_id": How.PCI,
         **_named("node_id agent_session gpu_uuid"),
         "boot_id": How.BOOT,
         "severity": How.WORD,
@@ -194,7 +201,7 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         **dict.fromkeys(("text", "raw", "last_raw", "error_name"), How.LINE),
         **dict.fromkeys(("pid", "process"), How.CLEARED),
         **_kept(
-            "record kmsg_seq event_time_ns source code pci_bus_id switch_index reported_severity link caused_by_xid trusted "
+            "record kmsg_seq event_time_ns source code switch_index reported_severity link caused_by_xid trusted "
             "inferred repeat_count condition"
         ),
     },
@@ -258,16 +265,18 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         ),
     },
     RankPlacement: {
+        "pci_bus_id": How.PCI,
         **_named("job_id node_id gpu_uuid"),
         "sku": How.PART,
         "role": How.WORD,
-        **_kept("record version effective_from_ns epoch rank pci_bus_id stage"),
+        **_kept("record version effective_from_ns epoch rank stage"),
     },
     Node: {
+        "pci_bus_id": How.PCI,
         **_named("node_id gpu_uuid rack leaf rail zone pod"),
         "sku": How.PART,
         "labels": How.CLEARED,
-        **_kept("record version effective_from_ns pci_bus_id"),
+        **_kept("record version effective_from_ns"),
     },
     RulePolicy: {
         "enabled": How.KEPT,
@@ -310,10 +319,11 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         ),
     },
     Subject: {
+        "pci_bus_id": How.PCI,
         **_named("job_id node_id gpu_uuid switch_id zone"),
         "device": How.LINK,
         "port": How.LINK,
-        **_kept("level rank ranks stage pci_bus_id priority link"),
+        **_kept("level rank ranks stage priority link"),
     },
     Evidence: {"topic": How.TOPIC, **_kept("partition offset")},
     Finding: {
@@ -331,14 +341,15 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         "suppressed": How.NAMES,
         "culprit": Inner(Subject),
         "summary": How.SAID,
-        "advice": How.SAID,
+        "advice": How.ADVICE,
         **_kept("record state cause_class event_time_ns onset_ns slowdown gpu_hours_lost"),
     },
     Target: {
+        "pci_bus_id": How.PCI,
         **_named("node_id gpu_uuid switch_id job_id"),
         "device": How.LINK,
         "port": How.LINK,
-        **_kept("level pci_bus_id"),
+        **_kept("level"),
     },
     Cause: {"incident_id": How.NAME, "findings": How.NAMES, "evidence": Inner(Evidence)},
     Command: {

@@ -32,15 +32,15 @@ _LINK = re.compile(
 )
 """What drivers and switches call a port by themselves."""
 _PCI = r"(?:PCI:)?(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_UNIT = r"%|[munµ]?s|[kMG]?W|[KMGT]i?B|[KMG]b|[kMG]?Hz|GT|h|min|[A-Zx]|th|st|nd|rd|ME?|FLOPs?|TFLOPs?"
 _FIGURE = re.compile(
     rf"{_PCI}|\d{{4}}-\d\d-\d\d(?:T[\d:.]+Z?)?|\d\d:\d\d:\d\d(?:\.\d+)?|0x[0-9a-fA-F]+"
-    r"|[~<>=+-]*\d+(?:[.,]\d+)*(?:e[+-]?\d+)?(?:%|[a-zA-Zµ]{1,4})?(?:\.\.[+-]?\d+)?|\d+(?:-\d+)+|[-+.:~/%*\\#]+",
+    rf"|[~<>=+-]*\d+(?:[.,]\d+)*(?:e[+-]?\d+)?(?:{_UNIT})?(?:\.\.[+-]?\d+)?|\d+(?:-\d+)+|[-+.:~/%*\\#]+",
     re.ASCII,
 )
 _SHORT = re.compile(
-    r"p\d{2,3}|(?:s?xid|XID|SXid|Xid)-?\d+|NVLink\d|L\d|Gen\d|x\d{1,2}|IPv[46]|[Pp]2[Pp]|C2C|mlx5|bnxt_en"
+    r"[pP]\d{2,3}|(?:s?xid|XID|SXid|Xid)-?\d+|NVLink\d|L\d|Gen\d|x\d{1,2}|IPv[46]|[Pp]2[Pp]|C2C|mlx5|bnxt_en"
 )
-_ABBREVIATION = re.compile(r"[A-Z]{1,8}\d{0,2}")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|(?:[0-9a-fA-F]{2}[:-]){5,}[0-9a-fA-F]{2}", re.ASCII)
 _PROCESS = re.compile(
     r"\b(?P<what>pid|tgid|uid|comm|user|name|process|hostname|host)(?P<is>\s*[=:]\s*)"
@@ -53,6 +53,7 @@ _REGISTER_DIGITS = frozenset({2, 4, 8, 16})
 """As drivers print registers without 0x; a host may be called `ace01`."""
 _LONG_DIGITS = 10
 """Decimal digits from which a number of a foreign line may be a serial number; error counts and codes are shorter."""
+_PSEUDONYM = re.compile(r"x-[0-9a-f]{12}")
 _MOST_WEAK = 2
 _PLACES = frozenset({"node", "nodes", "job", "jobs", "switch", "rack", "zone", "leaf", "pod", "rail", "site", "host"})
 """Words behind which a name of digits, or of two letters, is a name and not a figure."""
@@ -127,8 +128,10 @@ def _word(word: str, is_behind_place: bool, names: Names, stays: Callable[[str],
         return _word(bare, is_behind_place, names, stays) + word[len(bare) :]
     if _ADDRESS.fullmatch(word) or "://" in word or "@" in word:
         return "<address>"
-    if stays(word) or is_pseudonym(word):
+    if _PSEUDONYM.fullmatch(word):
         return word
+    if stays(word):
+        return "<word>" if _holds_a_name(word, names) else word
     for mark in "/:":
         if mark in word.strip(mark):
             return mark.join(_word(part, is_behind_place, names, stays) if part else "" for part in word.split(mark))
@@ -140,25 +143,19 @@ def _known(word: str, is_behind_place: bool, names: Names) -> str | None:
     return names.known(word) if not is_weak or is_behind_place else None
 
 
-_PSEUDONYM = re.compile(
-    r"x-[0-9a-f]{12}|(?:find|inc|cmd|unverified)-[0-9a-f]{20}|(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-)
-
-
-def is_pseudonym(word: str) -> bool:
-    """Whether a word has the form of a pseudonym."""
-    return word.startswith("x-") and _PSEUDONYM.fullmatch(word) is not None
+def _holds_a_name(word: str, names: Names) -> bool:
+    """Whether parts of a word are a name together, as `node-7` in `node-7_gpu`."""
+    if word.isalnum():
+        return False
+    ends = [found.end() for found in re.finditer(r"[^\W_]+", word)]
+    starts = [found.start() for found in re.finditer(r"[^\W_]+", word)]
+    return any(_known(word[start:end], False, names) is not None for start in starts for end in ends if start < end)
 
 
 def _is_ours(word: str) -> bool:
     if _LETTERS.fullmatch(word) or _FIGURE.fullmatch(word) or _SNAKE.fullmatch(word) or is_link(word):
         return True
-    return (
-        _SHORT.fullmatch(word) is not None
-        or _ABBREVIATION.fullmatch(word) is not None
-        or is_part(word)
-        or is_usual(word)
-    )
+    return _SHORT.fullmatch(word) is not None or is_part(word) or is_usual(word)
 
 
 def _is_of_drivers(word: str) -> bool:

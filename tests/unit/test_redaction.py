@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ import orjson
 import pytest
 from factories import at, placement, xid_event
 from filled_records import filled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenario_runner import load
 
 from paceline.record_command import RecordOptions, record_command
 from paceline.redact_command import record_redacted, redact_command
@@ -17,9 +21,12 @@ from schemas.archive import ArchiveLine, ArchiveWriter, read_archive
 from schemas.archive_blocks import Block, BlockWriter, marks_of, read_blocks
 from schemas.base import Record
 from schemas.codec import decode_value, message
+from schemas.events import KernelEvent
 from schemas.findings import Finding, Subject
-from schemas.fleet import ModeScope, Node, Policy
+from schemas.fleet import FailurePolicy, ModeScope, Node, Policy
+from schemas.remediation import Incident
 from schemas.topics import TOPICS, topic_named
+from streams.decisions.advice import ADVICE
 from streams.recording.recorder import Recorder
 from streams.recording.selection import Selection
 from streams.recording.taken import Taken, archive_line
@@ -151,6 +158,26 @@ def test_a_replay_of_the_redacted_archive_says_what_the_renamed_original_says(in
     )
     assert again == stated
     assert sum("command" in orjson.loads(each)["record"] for each in stated) >= 3
+
+
+@pytest.mark.parametrize("name", ["teaching_example", "pfc_pause_storm", "node_silence_mass"])
+def test_the_law_holds_for_scenarios_of_rules(name: str, request: pytest.FixtureRequest) -> None:
+    scenario = load(request.config.rootpath / "tests/scenarios" / f"{name}.toml")
+    lines = [line_of(scenario.policy)] if scenario.policy is not None else []
+    lines += [
+        dataclasses.replace(line_of(record, at.offset, at.append_ms), partition=at.partition)
+        for record, at in scenario.records
+    ]
+    told = list(outputs_of(lines, "site-1"))
+    redactor = redactor_of((*lines, *told))
+
+    def renamed(of: list[ArchiveLine]) -> list[ArchiveLine]:
+        return [archive_line(taken) for each in of if (taken := redactor.redacted(each)) is not None]
+
+    again = outputs_of(renamed(lines), redactor.names.of("site-1"))
+    assert Counter(orjson.dumps(each.value) for each in again) == Counter(
+        orjson.dumps(each.value) for each in renamed(told)
+    )
 
 
 def test_no_name_of_the_original_is_anywhere_in_the_redacted_archive(incident: tuple[Path, Path]) -> None:
@@ -312,6 +339,50 @@ def test_a_text_of_our_own_is_searched_for_every_name_of_the_archive() -> None:
     assert said(text, names) == (
         f"{node} port mlx5_0 of {switch}/Ethernet4, job {job}: 12 GPUs of rack {rack}, a pause of node {short}; {spaced}."
     )
+
+
+@settings(max_examples=25)
+@given(
+    st.from_regex(r"zq[a-z]{1,6}[0-9]{0,4}(?:[-_][a-z0-9]{1,5}){0,2}(?:\.zq[a-z]{2,5}\.[a-z]{2,3})?", fullmatch=True),
+    st.sampled_from(
+        ("job {} waits", "{}/mlx5_0 port 1", "rank 3 ({})", "{}'s GPU", "at {}: 3", "{}_gpu of {}-1.", "a={},b")
+    ),
+)
+def test_a_name_of_a_field_is_in_no_text(name: str, text: str) -> None:
+    told_of = text.format(*2 * (name,))
+    names = Names(KEY)
+    names.of(name)
+    assert name not in said(told_of, names)
+    assert name.partition(".")[0] not in said(told_of.replace(name, name.partition(".")[0]), names)
+    event = xid_event(1, 79, node_id=name, raw=told_of, text=told_of, process=name)
+    assert name not in str(redacted(event).model_dump())
+
+
+def test_advice_of_a_site_is_one_pseudonym_and_what_was_seen_stays() -> None:
+    policy = Policy(
+        policy_version="default", site_id="s", effective_from_ns=1,
+        failures={"pause_storm": FailurePolicy(advice="Call Bob at Acme")},
+    )  # fmt: skip
+    incident = Incident(
+        incident_id="inc-0123456789abcdef0123", site_id="s", state="open", cause_class="pause_storm", event_time_ns=1,
+        onset_ns=1, advice="Call Bob at Acme Seen: 3 ports stopped.",
+    )  # fmt: skip
+    told, rule = redacted(incident, policy), redacted(policy)
+    assert isinstance(told, Incident)
+    assert isinstance(rule, Policy)
+    assert told.advice == f"{rule.failures['pause_storm'].advice} Seen: 3 ports stopped."
+    shipped = incident.model_copy(update={"advice": ADVICE["thermal"]})
+    told = redacted(shipped)
+    assert isinstance(told, Incident)
+    assert told.advice == ADVICE["thermal"]
+
+
+def test_a_line_that_grows_is_cut_and_its_record_is_kept() -> None:
+    event = xid_event(1, 79, raw="q " * 1000, text="q " * 1000, pci_bus_id="acme-slot")
+    told = redacted(event)
+    assert isinstance(told, KernelEvent)
+    assert told.raw.startswith("<word> <word>")
+    assert told.pci_bus_id == Names(KEY).of("acme-slot")
 
 
 def test_a_finding_of_other_tools_is_read_as_a_text_of_others() -> None:
