@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import zstandard
 
+from schemas.errors import SchemaError
 from streams.core.snapshot_codec import DamagedSnapshotError, pack, unpack
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Checkpoint:
 
         Raises:
             OSError: it cannot be written; the last one stands.
+            TypeError: there is a number in the state that JSON has no room for, of an input that claims it.
         """
         packed = pack(self.pipeline)
         far = {"position": self.position, "said": self.said, "problems": self.problems}
@@ -106,7 +108,7 @@ class Checkpoint:
                 raise UnusableCheckpointError(f"it is of another {', '.join(differing)}")
             state = unpack((frame.unused_data,), head["sha256"])
             return Checkpoint(head["of"], head["position"], head["said"], head["problems"], state)
-        except (zstandard.ZstdError, DamagedSnapshotError, ValueError, KeyError, TypeError, AttributeError):
+        except (zstandard.ZstdError, DamagedSnapshotError, SchemaError, ValueError, KeyError, TypeError, AttributeError):
             raise UnusableCheckpointError("it is damaged") from None
 
 

@@ -83,9 +83,10 @@ class Resumption:
             problems = {"bad_lines": self._problems.bad_lines, "counts": dict(self._problems.counts)}
             try:
                 Checkpoint(self._of, position, said, problems, self._pipeline.snapshot()).write(self._path)
-            except OSError as error:
+            except (OSError, TypeError) as error:
                 if not self._has_failed:
-                    self._tell(f"{error.strerror}; what is interrupted goes on from an earlier one, or begins anew")
+                    why = getattr(error, "strerror", None) or error
+                    self._tell(f"{why}; what is interrupted goes on from an earlier one, or begins anew")
                 self._has_failed = True
         self._pace.done()
 

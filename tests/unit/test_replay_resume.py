@@ -257,13 +257,19 @@ def test_outputs_that_were_changed_behind_its_back_are_found(recorded: Case) -> 
     assert (told.status, "is of another replay" in told.err) == (2, True)
 
 
-def test_where_no_checkpoint_can_be_written_the_replay_goes_on(recorded: Case) -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with mock.patch("paceline.replay_checkpoint.write_whole", side_effect=full):
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("write_whole", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        ("pack", TypeError("Integer exceeds 64-bit range")),
+    ],
+)
+def test_where_no_checkpoint_can_be_written_the_replay_goes_on(recorded: Case, step: str, error: Exception) -> None:
+    with mock.patch(f"paceline.replay_checkpoint.{step}", side_effect=error):
         checkpoint = recorded.begun("out", 300)
         assert not checkpoint.exists()
         told = recorded.replayed("out")
-    assert told.err.count("No space left on device") == 1
+    assert told.err.count(getattr(error, "strerror", None) or str(error)) == 1
     assert recorded.output("out") == recorded.whole
 
 
@@ -272,9 +278,12 @@ def test_what_begins_without_a_look_back_leaves_no_old_checkpoint(recorded: Case
     (recorded.directory / "out").unlink()
     recorded.replayed("out", 10, is_resumed=False)
     assert not checkpoint.exists()
-    checkpoint.write_bytes(b"of another time")
+
+
+def test_a_comparison_begins_anew_as_it_needs_all_that_was_recorded(recorded: Case) -> None:
+    assert not recorded.begun("compared", 300, is_compared=True).exists()
     recorded.begun("compared", 300)
-    recorded.replayed("compared", 300, is_compared=True)
+    assert recorded.replayed("compared", is_compared=True).lines == recorded.told.lines
 
 
 def test_checkpoints_take_a_fiftieth_of_the_time_at_most() -> None:
