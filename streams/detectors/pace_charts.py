@@ -168,12 +168,15 @@ class PaceCharts:
 
     def _advance(self, rows: Any, e: NDArray[np.float64]) -> None:
         """The running means of those with a known score."""
-        steps = self.steps[rows] = np.minimum(self.steps[rows] + 1, _MOST_STEPS)
+        self.steps[rows] += 1
+        if e.size and self.steps[self.steps.argmax()] > _MOST_STEPS:
+            np.minimum(self.steps, _MOST_STEPS, out=self.steps)
         moved = np.abs(e - self.last[rows])
         if self.is_settled:
             self.change[rows] += (moved - self.change[rows]) * (1.0 / _MEMORY)
             self.mean[rows] += (e - self.mean[rows]) * (1.0 / _MEMORY)
         else:
+            steps = self.steps[rows]
             change_weight = 1.0 / np.minimum(np.maximum(steps - 1, 1), _MEMORY)
             change = self.change[rows]
             self.change[rows] = np.where(np.isnan(moved), change, change + change_weight * (moved - change))

@@ -1,9 +1,9 @@
 """Running figures of transfers, per communicator of one kind, in arrays: what the network rule decides on.
 
-Per communicator: its name, how many steps were seen, its reference transfer, the running mean of the change from step to
-step, the last transfer, its most members, and for how many steps it has been slow. 17 bytes a communicator beside its
-name, and 20 more during its first 20 steps. Communicators are told apart by name, so that a step without some of them
-mixes nothing up.
+Per communicator: its name, how many steps were seen while it was learnt, its reference transfer, the running mean of the
+change from step to step, the last transfer, its most members, and for how many steps it has been slow. 17 bytes a
+communicator beside its name, and 20 more during its first 20 steps. Communicators are told apart by name, so that a step
+without some of them mixes nothing up.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class TransferCharts:
         if self.first is None:
             self.change[at] += (moved - self.change[at]) * (1.0 / _MEMORY)
             self.last[at] = log
-            self.seen[at] = np.minimum(self.seen[at], 254) + 1
+            # All have been seen so often that how often makes no difference any more.
             watched = self.change
         else:
             learnt = self._advance(rows, x, log, moved)

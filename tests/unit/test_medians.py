@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.core.medians import median
+from streams.core.medians import median, row_medians
 from streams.core.peers import PeerGroups, leave_one_out_median, log_ratio_to_peers
 
 
@@ -18,6 +18,12 @@ def test_a_median_is_numpys_to_the_last_bit(seed: int, count: int, is_short: boo
     before = values.copy()
     assert median(values) == float(np.median(values))
     assert (values == before).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 300))
+def test_the_medians_of_rows_are_those_of_each(seed: int, rows: int, count: int) -> None:
+    values = np.random.default_rng(seed).random((rows, count))
+    assert row_medians(values).tolist() == [median(row) for row in values]
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=9))

@@ -44,6 +44,14 @@ def test_who_has_no_known_peer_has_no_ratio() -> None:
     assert np.isnan(log_ratio_to_peers(np.array([100.0, np.nan]), PeerGroups([np.arange(2)]))).all()
 
 
+def test_who_is_in_no_group_has_no_ratio_and_groups_of_two_sizes_have_no_rows() -> None:
+    values = np.array([100.0, 110.0, 100.0, 120.0])
+    ratio = log_ratio_to_peers(values, PeerGroups([np.array([0, 3])]))
+    assert np.isnan(ratio[[1, 2]]).all()
+    assert np.exp(ratio[[0, 3]]).tolist() == pytest.approx([100 / 120, 1.2])
+    assert PeerGroups([np.array([0]), np.array([1, 2])]).rows(values) is None
+
+
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=40), st.integers(0, 39), st.floats(1.5, 10))
 def test_making_one_slower_raises_nobody_elses_ratio(values: list[float], index: int, factor: float) -> None:
     before = np.array(values)
