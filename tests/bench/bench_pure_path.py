@@ -158,8 +158,8 @@ def _section(
                 "engine, its open steps and what the allocator keeps. State is a packed snapshot, after the last step."
             ),
             (
-                "The fixed cost of a step is that of some three hundred calls of numpy on arrays of any size: it is paid once a "
-                "step, about a thousandth of a core for a job with a step a second."
+                "The fixed cost of a step is that of calls of Python and numpy, which cost the same on arrays of any size: it is "
+                "paid once a step, and is most of what a small job costs."
             ),
             "'One slow' has one GPU slowed by heat from a quarter of the run on: a straggler is found and stands.",
         ),
