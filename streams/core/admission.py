@@ -5,6 +5,8 @@ A function of the message and its place alone, so that it is the same in any ord
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from schemas.codec import schema_name
@@ -42,7 +44,16 @@ def refusal_of_name(record: Record, key: bytes | None, schema: str | None, topic
         schema: as for `refusal`.
         topic: full name or family.
     """
+    called, key_of = _names_of(topic, type(record))
+    if (schema is None or schema == called) and key == key_of(record).encode():
+        return None
     return _refusal_of_schema(record, schema) or _refusal_of_key(record, key, topic)
+
+
+@cache
+def _names_of(topic: str, family: type[Record]) -> tuple[str, Callable[[Record], str]]:
+    """What the schema header and the key of such records have to be; to look both up anew doubles the time of the check."""
+    return schema_name(family), topic_named(topic).key
 
 
 def _refusal_of_schema(record: Record, schema: str | None) -> str | None:
