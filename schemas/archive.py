@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from schemas.archive_blocks import Block, Damage, NotAnArchiveError, is_recorded, read_blocks
-from schemas.codec import message
+from schemas.codec import message, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,12 +28,17 @@ __all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "read
 _READ_BYTES = 1 << 20
 """A line is a few kilobytes: read by the 8 kB that Python takes by default, every third of them is a call of the system."""
 
+_put = object.__setattr__
+
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLine:
-    """One recorded message with an already parsed value."""
+    """One recorded message with its value as parsed JSON.
+
+    Where line and record were read in one, `record` has the record, and the value is parsed when it is asked for.
+    """
 
     topic: str
     partition: int
@@ -44,6 +49,16 @@ class ArchiveLine:
     headers: dict[str, str] = field(default_factory=dict)
     number: int = 0
     """Line of the file, counted from 1."""
+    record: Record | None = field(default=None, init=False, repr=False, compare=False)
+    _raw: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "value":
+                raise AttributeError(name)
+            _put(self, "value", orjson.loads(self._raw)["value"])
+            return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +244,25 @@ def _lines(stream: Iterable[bytes], first: int = 1, from_line: int = 1) -> Itera
 
 
 def _line(number: int, raw: bytes) -> ArchiveLine | BadLine:
+    read = read_line(raw)
+    return _parsed(number, raw) if read is None else _with_record(number, raw, *read)
+
+
+def _with_record(number: int, raw: bytes, said: Any, record: Record) -> ArchiveLine:
+    line = ArchiveLine.__new__(ArchiveLine)
+    _put(line, "topic", said.topic)
+    _put(line, "partition", said.partition)
+    _put(line, "offset", said.offset)
+    _put(line, "timestamp_ms", said.timestamp_ms)
+    _put(line, "key", said.key)
+    _put(line, "headers", said.headers)
+    _put(line, "number", number)
+    _put(line, "record", record)
+    _put(line, "_raw", raw)
+    return line
+
+
+def _parsed(number: int, raw: bytes) -> ArchiveLine | BadLine:
     try:
         fields = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -7,13 +7,14 @@ writer can run beside an older reader. Times are integer nanoseconds since the e
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sized
+    from collections.abc import Callable, Iterable, Mapping, Sized
 
+_Check = TypeVar("_Check", bound="Callable[[Any], Any]")
 
 __all__ = [
     "Column",
@@ -24,6 +25,8 @@ __all__ = [
     "Record",
     "check_columns",
     "deterministic_id",
+    "is_of_lengths_alone",
+    "of_lengths_alone",
     "round_significant",
 ]
 
@@ -64,6 +67,20 @@ def check_columns(length: int, columns: Mapping[str, Sized | None], names: Itera
         column = columns[name]
         if column is not None and len(column) != length:
             raise ValueError(f"column {name} has {len(column)} entries for {length} subjects")
+
+
+def of_lengths_alone(check: _Check) -> _Check:
+    """Mark a check that looks at nothing but which columns a record has and how long they are.
+
+    Its answer is the same for all records of one form, so it need not be asked for each.
+    """
+    check.of_lengths_alone = True  # type: ignore[attr-defined]
+    return check
+
+
+def is_of_lengths_alone(check: Callable[[Any], Any]) -> bool:
+    """Whether a check is so marked."""
+    return getattr(check, "of_lengths_alone", False) is True
 
 
 def deterministic_id(prefix: str, *parts: object) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Column, DeviceKey, EventTimeNs, Identifier, Record, check_columns
+from schemas.base import Column, DeviceKey, EventTimeNs, Identifier, Record, check_columns, of_lengths_alone
 
 __all__ = ["FabricFrame", "GpuFrame"]
 
@@ -117,6 +117,7 @@ class GpuFrame(Record):
     mig_uuids: tuple[tuple[DeviceKey, ...] | None, ...] | None = None
 
     @model_validator(mode="after")
+    @of_lengths_alone
     def _columns_agree(self) -> Self:
         # This is run for every frame of every node: no search for the column before it is known that there is one.
         fields = self.__dict__
@@ -204,6 +205,7 @@ class FabricFrame(Record):
         return self
 
     @model_validator(mode="after")
+    @of_lengths_alone
     def _port_columns_agree(self) -> Self:
         check_columns(len(self.device), self.__dict__, _PORT_COLUMNS)
         return self
@@ -215,6 +217,7 @@ class FabricFrame(Record):
         return self
 
     @model_validator(mode="after")
+    @of_lengths_alone
     def _pause_columns_agree(self) -> Self:
         check_columns(len(self.pfc_port), self.__dict__, _PFC_COLUMNS)
         return self

@@ -122,7 +122,7 @@ def decoded(lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Itera
             problems.note(f"line {line.number}: {line.reason}")
             continue
         try:
-            record = decode_value(line.topic, line.value)
+            record = line.record if line.record is not None else decode_value(line.topic, line.value)
         except SchemaError as error:
             problems.note(f"line {line.number}: {line.topic}: {error}")
             continue
