@@ -1,8 +1,9 @@
-"""Replay of an archive against the decoding of the same bytes: times real time on one core, and memory over the length.
+"""Replay of an archive against the decoding of the same bytes with pydantic: times real time on one core, and memory over the length.
 
 Archives are of one job of 1,024 GPUs: frames of GPUs and ports once a second, a step every 4 s. Every measurement is a
 process of its own; processor time, not wall time. What an hour takes is told from minutes, since both grow in step.
-A trusted reading is measured beside it: it parses and believes, so the rules could not be run on what it makes of damage.
+Two more readings are measured beside them: `schemas.codec.decode`, as workers use it, which asks pydantic only where strict reading
+does not take a payload; and a trusted one, which parses and believes, so that the rules could not be run on what it makes of damage.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated, Any, Union
 
 import orjson
+from pydantic import Field, TypeAdapter
 from report import Section, Table, count, figure, options, publish, ratio
 
 from agents.simulation import JobPlan, Scenario, deliver, simulate
@@ -30,12 +33,22 @@ from streams.replay import Problems, decoded, replay
 NODES, STEP_MS = 128, 4_000.0
 SPANS_S = (30.0, 120.0)
 _CHILD = "--measure"
-_KINDS = ("decode", "replay", "read", "trusted")
+_KINDS = ("decode", "replay", "read", "worker", "trusted")
 _FAMILIES: dict[str, type[Record]] = {
     family.model_fields["record"].default: family for topic in TOPICS for family in topic.records
 }
 _NULLS = {family: {name: field.default for name, field in family.model_fields.items()} for family in _FAMILIES.values()}
 """What a record holds that is not told of."""
+
+
+def _pydantic(families: tuple[type[Record], ...]) -> Any:
+    """The validator of a topic that carries these families, by pydantic alone."""
+    if len(families) == 1:
+        return TypeAdapter(families[0]).validator
+    return TypeAdapter(Annotated[Union[families], Field(discriminator="record")]).validator  # noqa: UP007
+
+
+_VALIDATORS = {topic.name: _pydantic(topic.records) for topic in TOPICS if topic.records}
 
 
 def main() -> None:
@@ -57,6 +70,7 @@ def main() -> None:
             "replay / decode",
             "times real time",
             "of that reading us",
+            "workers' decode us",
             "trusted reading us",
             "replay / decode with it",
             "times real time with it",
@@ -87,6 +101,7 @@ def main() -> None:
                     ratio(replayed_s / decoded_s),
                     figure(span_s / replayed_s),
                     figure(cpu_s["read"] / records * 1e6),
+                    figure(cpu_s["worker"] / records * 1e6),
                     figure(cpu_s["trusted"] / records * 1e6),
                     ratio(trusted_s / decoded_s),
                     figure(span_s / trusted_s),
@@ -119,12 +134,13 @@ def _section(*tables: Table) -> Section:
         "replay",
         "Replay of an archive",
         "One job of 1,024 GPUs on 128 nodes, frames of GPUs and ports at 1 Hz, a step every 4 s, healthy. Both read the same "
-        "archive; decode validates every payload in full and does nothing with it, replay reads, validates and judges it. "
+        "archive; decode validates every payload in full with pydantic and does nothing with it, replay reads, validates and judges it. "
         "The start of Python and the making of the archive are not counted.",
         tables,
         (
             (
-                "`reading` is what replay does before its rules: lines, validation, keys. `trusted reading` parses the same lines and "
+                "`reading` is what replay does before its rules: lines, validation, keys. `workers' decode` is `schemas.codec.decode`, "
+                "the same payloads validated in full by strict reading, and by pydantic what that does not take. `trusted reading` parses the same lines and "
                 "fills the fields of records with what stands there, unchecked; replay with it is reckoned, not built: replay less "
                 "reading, and the trusted reading in its place."
             ),
@@ -185,7 +201,11 @@ def _measured(kind: str, path: Path) -> dict[str, float]:
         with path.open("rb") as stream:
             for line in stream:
                 head, _, payload = line.partition(b',"value":')
-                decode(head[head.index(b"paceline") : head.index(b'","partition')].decode(), payload[:-2])
+                topic = head[head.index(b"paceline") : head.index(b'","partition')].decode()
+                if kind == "worker":
+                    decode(topic, payload[:-2])
+                else:
+                    _VALIDATORS[topic].validate_json(payload[:-2])
                 records += 1
     spent = time.process_time() - begun
     return {"cpu_s": spent, "records": records, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}

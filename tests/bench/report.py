@@ -36,7 +36,7 @@ How to read the tables:
 - A ratio compares two things measured in one run on the same bytes; that is what carries over to other machines.
   Absolute figures are of the machine and load named in the section.
 - `orjson` is `orjson.loads` of the same bytes: the least that any reader of JSON pays. `decode` is `schemas.codec.decode`:
-  the same bytes validated in full into records (pydantic).
+  the same bytes validated in full into records; in the section on replay it is pydantic alone.
 - Fleets are simulated and healthy unless a row says otherwise; bytes are made before any clock starts.
 """
 
