@@ -39,10 +39,9 @@ def event_time_of(record: Record) -> int | None:
 
 def ahead_of_append_ns(record: Record, position: Position) -> int:
     """By how much a record's event time is ahead of its append time; a function of the record alone."""
-    at_ns = event_time_of(record)
-    if at_ns is None or position.append_ms <= 0:
-        return 0
-    return at_ns - position.append_ms * 1_000_000
+    append_ms = position.append_ms
+    at_ns = event_time_of(record) if append_ms > 0 else None
+    return at_ns - append_ms * 1_000_000 if at_ns is not None else 0
 
 
 def reached_ns(event_time_ns: int, position: Position) -> int:
@@ -51,6 +50,5 @@ def reached_ns(event_time_ns: int, position: Position) -> int:
     Nothing happens after its arrival: of a clock that is ahead by more than 2 s the append time counts. Else one such node
     would make all others of its partition look a minute late. A function of the record alone.
     """
-    if position.append_ms > 0 and event_time_ns - position.append_ms * 1_000_000 > _CLOCKS_AGREE_NS:
-        return position.append_ms * 1_000_000
-    return event_time_ns
+    append_ns = position.append_ms * 1_000_000
+    return append_ns if 0 < append_ns < event_time_ns - _CLOCKS_AGREE_NS else event_time_ns

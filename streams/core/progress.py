@@ -6,6 +6,7 @@ back the others. A source that is `idle_ns` behind the fastest is not live.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from typing import Any
 
@@ -24,8 +25,9 @@ class PartitionClock:
         self._idle_ns = idle_ns
         self._percentile = percentile
         self._latest: dict[str, int] = {}
-        self._times: list[int] = []
-        """The same times in order: sorting them anew for every record costs more than all else about it."""
+        self._times = array("q")
+        """The same times in order: sorting them anew for every record costs more than all else about it. Side by side in
+        memory, because most of them have left the processor's cache when they are looked at again."""
         self._fastest_ns = 0
         self._time_ns = 0
         self._stale = True
@@ -33,13 +35,16 @@ class PartitionClock:
     def observe(self, source: str, event_time_ns: int) -> None:
         """A source has reached an event time."""
         last = self._latest.get(source, -1)
-        if event_time_ns > last:
-            if last >= 0:
-                del self._times[bisect_left(self._times, last)]
-            insort(self._times, event_time_ns)
-            self._latest[source] = event_time_ns
-            self._fastest_ns = max(self._fastest_ns, event_time_ns)
-            self._stale = True
+        if event_time_ns <= last:
+            return
+        times = self._times
+        if last >= 0:
+            del times[bisect_left(times, last)]
+        insort(times, event_time_ns)
+        self._latest[source] = event_time_ns
+        if event_time_ns > self._fastest_ns:
+            self._fastest_ns = event_time_ns
+        self._stale = True
 
     def leave(self, source: str) -> None:
         """A source is known to have stopped: it holds the time back no more, until it reaches another event time."""
@@ -51,10 +56,12 @@ class PartitionClock:
     @property
     def time_ns(self) -> int:
         """The partition's time: never falls."""
-        if self._stale and self._latest:
-            first = bisect_left(self._times, self._fastest_ns - self._idle_ns)
-            live = len(self._times) - first
-            self._time_ns = max(self._time_ns, self._times[first + int(live * self._percentile)])
+        if self._stale and self._times:
+            times = self._times
+            first = bisect_left(times, self._fastest_ns - self._idle_ns)
+            time_ns = times[first + int((len(times) - first) * self._percentile)]
+            if time_ns > self._time_ns:
+                self._time_ns = time_ns
             self._stale = False
         return self._time_ns
 
@@ -77,7 +84,7 @@ class PartitionClock:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._latest = dict(snapshot["latest"])
-        self._times = sorted(self._latest.values())
+        self._times = array("q", sorted(self._latest.values()))
         self._fastest_ns = max(self._latest.values(), default=0)
         self._time_ns = snapshot["time_ns"]
         self._stale = True
@@ -96,7 +103,7 @@ class MarkPacer:
 
     def due(self, mark_ns: int) -> bool:
         """Whether a mark at this time is to be published now; remembers it."""
-        if self.is_early(mark_ns):
+        if mark_ns - self._last_ns < self._every_ns:
             return False
         self._last_ns = mark_ns
         return True

@@ -39,20 +39,26 @@ class OrderedSources(Generic[T]):
         self.repeats = 0
         self.late: list[T] = []
 
+    def is_next(self, source: str, seq: int, event_time_ns: int) -> bool:
+        """Whether nothing is missing before a record, as before nearly every one: it is then taken in, and in order."""
+        state = self._sources.get(source)
+        if state is None:
+            state = self._sources[source] = _Source()
+        if seq != state.next_seq or state.waiting:
+            return False
+        state.next_seq = seq + 1
+        if event_time_ns > state.latest_ns:
+            state.latest_ns = event_time_ns
+        return True
+
     def offer(self, source: str, seq: int, event_time_ns: int, item: T) -> list[T]:
         """Take one record in, and return those that are now in order, oldest first.
 
         Late records (a number that was passed over) are put on `late`, which the caller empties.
         """
-        state = self._sources.get(source)
-        if state is None:
-            state = self._sources[source] = _Source()
-        if seq == state.next_seq and not state.waiting:
-            # Nearly every record: it is the next, and nothing waits for it.
-            state.next_seq = seq + 1
-            if event_time_ns > state.latest_ns:
-                state.latest_ns = event_time_ns
+        if self.is_next(source, seq, event_time_ns):
             return [item]
+        state = self._sources[source]
         if seq < state.next_seq:
             if seq in state.passed_over:
                 state.passed_over.discard(seq)

@@ -57,12 +57,21 @@ class ClockSkewThresholds:
 
 
 class _Publisher:
-    __slots__ = ("edge", "lows")
+    __slots__ = ("edge", "lowest_ns", "lows", "start_ns")
 
     def __init__(self) -> None:
         self.lows: dict[int, tuple[int, list[Any]]] = {}
         """(lowest difference, place of its record) by start of the half minute."""
         self.edge = EdgeState()
+        # Of the half minute that was last told of, so that nearly every record is seen at once to lower nothing.
+        self.start_ns = -1
+        self.lowest_ns = 0
+
+    def note(self, start_ns: int, difference_ns: int, place: list[Any]) -> None:
+        """Take a difference that may be the lowest of its half minute; of equal ones the first place counts."""
+        low, lowest = (difference_ns, place), self.lows.get(start_ns)
+        lowest = self.lows[start_ns] = low if lowest is None else min(lowest, low)
+        self.start_ns, self.lowest_ns = start_ns, lowest[0]
 
 
 class ClockSkew:
@@ -108,12 +117,10 @@ class ClockSkew:
             known = self._publishers.get(name)
             if known is None:
                 known = self._publishers[name] = _Publisher()
-            lows, difference_ns = known.lows, append_ns - event_time_ns
-            lowest = lows.get(start_ns)
-            if lowest is None or difference_ns <= lowest[0]:
+            difference_ns = append_ns - event_time_ns
+            if difference_ns <= known.lowest_ns or start_ns != known.start_ns:
                 place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
-                low = (difference_ns, place)
-                lows[start_ns] = low if lowest is None else min(lowest, low)
+                known.note(start_ns, difference_ns, place)
         if append_ns > self._latest_ns:
             self._latest_ns = append_ns
         until_ns = self._latest_ns - _LATENESS_NS

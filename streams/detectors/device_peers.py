@@ -184,6 +184,11 @@ class DevicePeers:
             if node.code is None or event.event_time_ns >= node.code[0]:
                 node.code = [event.event_time_ns, event.code]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are pieces to be judged; none while all jobs tell their steps."""
+        return bool(self._pieces)
+
     def on_time(self, partition_time_ns: int, roster: Roster) -> Iterable[Finding]:
         """Findings of the pieces that a time of the partition leaves behind, in order of event time."""
         until_ns = partition_time_ns - _LATENESS_NS

@@ -23,10 +23,11 @@ from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from schemas.events import NodeStatus
     from schemas.findings import Finding
+    from streams.core.position import Position
     from streams.core.roster import Roster
 
 __all__ = ["RULE", "NodeSilence", "NodeSilenceThresholds"]
@@ -36,6 +37,7 @@ RULE = "node_silence"
 _LATENESS_NS = 10_000_000_000
 _ONCE_A_MINUTE_NS = 60_000_000_000
 _MOST_NAMES = 16
+_NEVER_NS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class NodeSilence:
         self._group_ns: int | None = None
         self._now_ns = 0
 
-    def on_status(self, status: NodeStatus, evidence: Evidence | None = None) -> None:
+    def on_status(self, status: NodeStatus, evidence: Evidence | Position | None = None) -> None:
         """Take a status, in any order; what follows from it comes out of `on_time`."""
         node = self._nodes.get(status.node_id)
         own_ns = status.event_time_ns
@@ -110,9 +112,10 @@ class NodeSilence:
         place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
         heappush(self._held, (max(own_ns, self._now_ns), status.node_id, status.state, own_ns, place))
 
-    def on_time(self, partition_time_ns: int, roster: Roster) -> Iterator[Finding]:
+    def on_time(self, partition_time_ns: int, roster: Roster) -> Iterable[Finding]:
         """Findings up to 10 s before a time of the partition, in order of event time."""
-        yield from self._advance(partition_time_ns - _LATENESS_NS, roster)
+        until_ns = partition_time_ns - _LATENESS_NS
+        return self._advance(until_ns, roster) if until_ns > self._now_ns else ()
 
     def flush(self, roster: Roster) -> Iterator[Finding]:
         """Findings up to the newest status: the input has ended."""
@@ -134,8 +137,9 @@ class NodeSilence:
         self._now_ns = until_ns
 
     def _next_ns(self) -> int:
-        times = [heap[0][0] for heap in (self._held, self._due) if heap]
-        return min(times) if times else 2**63
+        held_ns = self._held[0][0] if self._held else _NEVER_NS
+        due_ns = self._due[0][0] if self._due else _NEVER_NS
+        return min(due_ns, held_ns)
 
     def _apply(self, limits: NodeSilenceThresholds) -> Iterator[Finding]:
         """One status, in its turn."""

@@ -8,6 +8,7 @@ arrival within the lateness bound.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from schemas.findings import Finding, ProgressMark
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
     from streams.core.step_join import ClosedStep
 
 __all__ = ["Pipeline"]
+
+_REFERENCE = frozenset({Job, RankPlacement, Node, Policy})
+
+
+@cache
+def _role_of(family: type[Record]) -> str:
+    """Asked of every record, so remembered by type."""
+    return topic_of(family).role
 
 
 class Pipeline:
@@ -56,7 +65,7 @@ class Pipeline:
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record, and return what is now settled, in order of event time."""
         self.refusal = None
-        role = topic_of(record).role
+        role = _role_of(type(record))
         if ahead_of_append_ns(record, position) > MAX_AHEAD_NS:
             self.counts["refused_future"] += 1
             self.refusal = f"event time is more than {MAX_AHEAD_NS // 10**9} s ahead of the append time"
@@ -65,21 +74,14 @@ class Pipeline:
             self._publish(self._telemetry_of(position.partition).on_refused(record, position))
             return self._ordered.release()
         if role == "telemetry":
-            engine = self._telemetry_of(position.partition)
-            self._publish(engine.on_record(record, position))
+            engine = self._telemetry.get(position.partition) or self._telemetry_of(position.partition)
+            outputs = engine.on_record(record, position)
+            if outputs:
+                self._publish(outputs)
             self.counts["late"] += len(engine.take_late())
             return self._ordered.release()
-        if isinstance(record, Policy):
-            try:
-                check_policy(record)
-            except ValueError as error:
-                self.counts["refused_policy"] += 1
-                self.refusal = str(error)
-                return []
-        if isinstance(record, Job | RankPlacement | Node | Policy):
-            self._roster.take(record)
-            if isinstance(record, Policy):
-                self._order_span()
+        if type(record) in _REFERENCE:
+            self._on_reference(record)
             return []
         if role == "jobs":
             jobs = self._jobs_of(position.partition)
@@ -89,6 +91,17 @@ class Pipeline:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
         return self._ordered.release()
+
+    def _on_reference(self, record: Record) -> None:
+        if isinstance(record, Policy):
+            try:
+                check_policy(record)
+            except ValueError as error:
+                self.counts["refused_policy"] += 1
+                self.refusal = str(error)
+                return
+        self._roster.take(record)
+        self._order_span()
 
     def on_whole_step(self, step: ClosedStep) -> list[Record]:
         """Take a step that is joined already, past the join, and return what is now settled; see `JobsEngine`."""
