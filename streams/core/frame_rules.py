@@ -1,15 +1,18 @@
 """The rules of frames together: a frame that says what its publisher's last one said is told once, not by every rule.
 
 Most frames move nothing that a rule reads but gauges far from any limit. What the rules read of a frame is compared with
-the last one's as a whole; where it is the same, rules that are at rest are not asked, and only the time of their readings
-moves on. What is remembered for that is derived from the frames and the rules' states, so it stands in no snapshot: after
-a restart the first frames are read in full, and say the same.
+the last one's as a whole. Where it is the same, only the time goes on; where it is not, those rules read the frame that
+read what has moved. Of the others the ones that do not rest are asked whether they pass over it. What is remembered for
+that is derived from the frames and the rules' states, so it stands in no snapshot: after a restart the first frames are
+read in full, and say the same.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+import orjson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,11 +44,11 @@ class FrameRule(Generic[F_contra]):
 
     Attributes:
         columns: fields of the frame that it reads, beside those that name the frame's rows.
-        counters: entries of `counters` that it reads.
+        besides: what else it reads, by name: entries of `counters`, or which GPUs are at work (`LOAD` of `gpu_frames`).
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
-    counters: ClassVar[tuple[str, ...]] = ()
+    besides: ClassVar[tuple[str, ...]] = ()
 
     def on_frame(self, frame: F_contra, roster: Roster, evidence: Evidence | None = None) -> Iterable[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
@@ -58,8 +61,8 @@ class FrameRule(Generic[F_contra]):
         """
         return None
 
-    def passes_over(self, frame: F_contra) -> bool:  # noqa: ARG002
-        """Take a frame that says in all columns what the last one said, if nothing is to be judged; false: it is to be read.
+    def passes_over(self, publisher: str, frame: F_contra) -> bool:  # noqa: ARG002
+        """Take a frame that says in the rule's columns what the last one said, if nothing is to be judged; else false.
 
         Asked of a rule that does not rest: it may depend on time or on gauges besides its columns.
         """
@@ -81,23 +84,36 @@ def all_at_rest(*found: Rows[Any] | None) -> Sequence[Rows[Any]] | None:
 
 
 class _Last(Generic[F]):
-    """What a publisher's last frame said, the readings of rules that rest, and the rules that do not."""
+    """What a publisher's last frame said, the rules that rest since, with their readings, and those that do not."""
 
-    __slots__ = ("readings", "restless", "said")
+    __slots__ = ("at_ns", "readings", "restless", "values", "words")
 
-    def __init__(self, said: tuple[object, ...]) -> None:
-        self.said = said
-        self.readings: list[Reading] = []
+    def __init__(self) -> None:
+        self.words: object = None
+        self.values: tuple[object, ...] = ()
+        self.at_ns = 0
+        """Of the last frame: the readings of rules that rest are moved there when somebody is to see them."""
+        self.readings: dict[FrameRule[F], list[Reading]] = {}
         self.restless: list[FrameRule[F]] = []
+
+    def settle(self) -> None:
+        """Move the readings of rules that rest to the last frame."""
+        for readings in self.readings.values():
+            for reading in readings:
+                reading.at_ns = self.at_ns
 
     def divide(self, rules: Sequence[FrameRule[F]], frame: F) -> None:
         """Ask rules that have just read the frame whether they rest."""
         for rule in rules:
             rows = rule.resting(frame)
-            if rows is None:
-                self.restless.append(rule)
+            if rows is not None:
+                self.readings[rule] = [of_rule.reading for of_rule in rows]
+                if rule in self.restless:
+                    self.restless.remove(rule)
             else:
-                self.readings += [of_rule.reading for of_rule in rows]
+                self.readings.pop(rule, None)
+                if rule not in self.restless:
+                    self.restless.append(rule)
 
 
 class FrameRules(Generic[F]):
@@ -105,54 +121,80 @@ class FrameRules(Generic[F]):
 
     Args:
         names: fields by which a frame names its rows.
-        besides: what else rules read of a frame, from the frame and the counters that they read.
+        besides: what rules read of a frame besides its columns, from the frame and the names of what they read.
     """
 
-    def __init__(self, names: tuple[str, ...], besides: Callable[[F, tuple[str, ...]], Sequence[object]]) -> None:
-        self._names = names
-        self._besides = besides
-        self._rules: list[FrameRule[F]] = []
-        self._columns: Callable[[dict[str, object]], tuple[object, ...]] = itemgetter("agent_session", *names)
-        self._counters: tuple[str, ...] = ()
+    def __init__(self, names: tuple[str, ...], besides: Callable[[F, tuple[str, ...]], tuple[object, ...]]) -> None:
+        self._names = ("agent_session", *names)
+        self._besides_of = besides
         self._last: dict[str, _Last[F]] = {}
+        self.put_in_force(())
 
     def put_in_force(self, rules: Sequence[FrameRule[F]]) -> None:
         """Take the rules that a policy has switched on, in their order, and forget all frames."""
-        self._rules = list(rules)
-        columns = sorted({name for rule in rules for name in rule.columns})
-        self._columns = itemgetter("agent_session", *self._names, *columns)
-        self._counters = tuple(sorted({name for rule in rules for name in rule.counters}))
+        self.settle()
         self._last = {}
+        self._rules = tuple(rules)
+        columns = (*self._names, *sorted({name for rule in rules for name in rule.columns}))
+        self._columns_of: Callable[[dict[str, object]], tuple[object, ...]] = itemgetter(*columns)
+        self._besides = tuple(sorted({name for rule in rules for name in rule.besides}))
+        self._read = (*columns, *self._besides)
+        self._readers = {
+            name: [rule for rule in rules if name in self._names or name in rule.columns or name in rule.besides]
+            for name in self._read
+        }
+
+    def settle(self) -> None:
+        """Move the readings of rules that rest to the last frames; to be done before a rule's snapshot is taken."""
+        for last in self._last.values():
+            last.settle()
 
     def on_frame(self, publisher: str, frame: F, roster: Roster, position: Position) -> list[Finding]:
         """Findings of one frame, in the order of the rules; frames of a publisher come in the order of its event time."""
-        said = (self._columns(frame.__dict__), self._besides(frame, self._counters))
+        values = self._columns_of(frame.__dict__) + self._besides_of(frame, self._besides)
+        words = _words(values)
         last = self._last.get(publisher)
-        if last is None or last.said != said:
-            return self._read(publisher, frame, said, roster, position)
-        now_ns = frame.event_time_ns
-        for reading in last.readings:
-            reading.at_ns = now_ns
-        found: list[Finding] = []
-        to_read = [rule for rule in last.restless if not rule.passes_over(frame)]
-        if to_read:
-            evidence = position.evidence()
-            for rule in to_read:
-                found += rule.on_frame(frame, roster, evidence)
-            last.restless = [rule for rule in last.restless if rule not in to_read]
-            last.divide(to_read, frame)
-            if len(last.restless) > 1:
-                last.restless.sort(key=self._rules.index)
-        return found
+        to_read: tuple[FrameRule[F], ...] = ()
+        if last is None:
+            last = self._last[publisher] = _Last()
+            to_read = self._rules
+        elif last.words != words:
+            to_read = self._concerned(last, values)
+        for rule in last.restless:
+            if rule not in to_read and not rule.passes_over(publisher, frame):
+                to_read = (*to_read, rule)
+        if to_read or last.words != words:
+            last.settle()
+            last.words, last.values = words, values
+        last.at_ns = frame.event_time_ns
+        return self._ask(to_read, last, frame, roster, position) if to_read else []
 
-    def _read(
-        self, publisher: str, frame: F, said: tuple[object, ...], roster: Roster, position: Position
+    def _concerned(self, last: _Last[F], values: tuple[object, ...]) -> tuple[FrameRule[F], ...]:
+        """The rules that read what has moved since the last frame."""
+        moved = [name for name, now, before in zip(self._read, values, last.values, strict=True) if now != before]
+        concerned = {rule for name in moved for rule in self._readers[name]}
+        return tuple(rule for rule in self._rules if rule in concerned)
+
+    def _ask(
+        self, to_read: Sequence[FrameRule[F]], last: _Last[F], frame: F, roster: Roster, position: Position
     ) -> list[Finding]:
-        """Give a frame that says something new to all rules."""
+        """Give a frame to the rules that have to read it, in the order of all rules."""
         evidence = position.evidence()
         found: list[Finding] = []
-        for rule in self._rules:
+        in_order = [rule for rule in self._rules if rule in to_read]
+        for rule in in_order:
             found += rule.on_frame(frame, roster, evidence)
-        last = self._last[publisher] = _Last(said)
-        last.divide(self._rules, frame)
+        last.divide(in_order, frame)
         return found
+
+
+def _words(values: tuple[object, ...]) -> object:
+    """What a frame said, to be compared with what the next one says: equal words are equal values.
+
+    As one text, because the last frame's columns have left the processor's cache when they are looked at a second later,
+    number by number: to write the new frame's out costs half of that. What does not go into the text stays as it is.
+    """
+    try:
+        return orjson.dumps(values)
+    except TypeError:
+        return values

@@ -122,7 +122,7 @@ class SteadyNode:
         each: thresholds by GPU.
     """
 
-    __slots__ = ("_added_ns", "_busy", "_capped", "_gpus", "_last_ns", "_reading", "_since_ns", "_until_ns")
+    __slots__ = ("_before_ns", "_busy", "_capped", "_gpus", "_last_ns", "_reading", "_taken_ns", "_until_ns")
 
     def __init__(
         self,
@@ -137,9 +137,8 @@ class SteadyNode:
         self._gpus = gpus
         self._busy = busy
         self._capped = capped
-        self._last_ns = now_ns = reading.at_ns
-        self._since_ns = 0
-        self._added_ns = 0
+        self._last_ns = self._taken_ns = now_ns = reading.at_ns
+        self._before_ns = 0
         untils_ns = [
             gpu.steady_until_ns(now_ns, is_busy, limits) for gpu, is_busy, limits in zip(gpus, busy, each, strict=True)
         ]
@@ -154,17 +153,17 @@ class SteadyNode:
 
     def goes_on(self, now_ns: int) -> bool:
         """Take a sample, unless it is to be judged."""
-        since_ns = now_ns - self._last_ns
-        if not 0 < since_ns <= _LONGEST_SAMPLE_NS or now_ns >= self._until_ns:
+        last_ns = self._last_ns
+        if not 0 < now_ns - last_ns <= _LONGEST_SAMPLE_NS or now_ns >= self._until_ns:
             return False
-        self._reading.at_ns = now_ns
-        self._last_ns, self._since_ns = now_ns, since_ns
-        self._added_ns += since_ns
+        self._before_ns, self._last_ns = last_ns, now_ns
         return True
 
     def settle(self) -> None:
-        """Give each GPU its time."""
-        if self._added_ns:
+        """Give each GPU its time, and the reading that of the last sample."""
+        added_ns = self._last_ns - self._taken_ns
+        if added_ns:
+            since_ns = self._last_ns - self._before_ns
             for gpu, busy, capped in zip(self._gpus, self._busy, self._capped, strict=True):
-                gpu.go_on(self._last_ns, self._since_ns, self._added_ns, busy, capped)
-            self._added_ns = 0
+                gpu.go_on(self._last_ns, since_ns, added_ns, busy, capped)
+            self._reading.at_ns = self._taken_ns = self._last_ns

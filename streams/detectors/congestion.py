@@ -61,7 +61,7 @@ class Congestion(FrameRule["FabricFrame"]):
     """Watches the waiting and marking of many nodes' ports."""
 
     columns = ("view", "link_state")
-    counters = _COUNTERS
+    besides = _COUNTERS
 
     def __init__(self, site_id: str, defaults: CongestionThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)

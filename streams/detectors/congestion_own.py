@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.core.counters import CounterIncrease, Reading
 from streams.core.edges import EdgeState
 from streams.core.frame_rules import FrameRule
-from streams.core.keyed import Keyed, KeyedRows, SubjectState
+from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.detectors.port_frames import peer_of, port_rows, port_subject
@@ -69,15 +69,6 @@ class CongestionOwnThresholds:
     pieces: int = 3
     pieces_to_learn: int = 12
     busy_bytes_per_s: float = 10_000_000.0
-
-
-class _Piece(SubjectState):
-    """Which piece of time a publisher's last frame was read in."""
-
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number: int | None = None
 
 
 class _Traffic(SubjectState):
@@ -138,21 +129,21 @@ class CongestionOwn(FrameRule["FabricFrame"]):
     def __init__(self, site_id: str, defaults: CongestionOwnThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or CongestionOwnThresholds(), RULE)
-        self._pieces = Keyed(_Piece)
+        self._pieces: dict[str, int] = {}
+        """By publisher, which piece of time its last frame was read in."""
         self._traffic = KeyedRows(_Traffic)
         self._levels = KeyedRows(_Level)
 
-    def passes_over(self, frame: FabricFrame) -> bool:
+    def passes_over(self, publisher: str, frame: FabricFrame) -> bool:
         """See `FrameRule`: of the frames of a piece one is read."""
-        piece = self._pieces.get(frame.publisher_id)
-        return piece is not None and piece.number == frame.event_time_ns // _PIECE_NS
+        return self._pieces.get(publisher) == frame.event_time_ns // _PIECE_NS
 
     def on_frame(self, frame: FabricFrame, roster: Roster, evidence: Evidence | None = None) -> Iterator[Finding]:
         """Findings of one frame; frames of a publisher come in the order of its event time."""
-        piece, number = self._pieces[frame.publisher_id], frame.event_time_ns // _PIECE_NS
-        if piece.number == number:
+        publisher, number = frame.publisher_id, frame.event_time_ns // _PIECE_NS
+        if self._pieces.get(publisher) == number:
             return
-        piece.number = number
+        self._pieces[publisher] = number
         limits, reading = self._limits.of(roster.policy), Reading(frame.agent_session, frame.event_time_ns)
         busy: list[bool] | None = None
         for name in _COUNTERS:
@@ -223,13 +214,13 @@ class CongestionOwn(FrameRule["FabricFrame"]):
     def snapshot(self) -> dict[str, object]:
         """Plain data that `restore` takes."""
         return {
-            "pieces": self._pieces.snapshot(),
+            "pieces": {publisher: [number] for publisher, number in sorted(self._pieces.items())},
             "traffic": self._traffic.snapshot(),
             "levels": self._levels.snapshot(),
         }
 
-    def restore(self, snapshot: dict[str, dict[str, object]]) -> None:
+    def restore(self, snapshot: dict[str, dict[str, Any]]) -> None:
         """Replace the state by a snapshot's."""
-        self._pieces.restore(snapshot["pieces"])
+        self._pieces = {publisher: number for publisher, (number,) in snapshot["pieces"].items()}
         self._traffic.restore(snapshot["traffic"])
         self._levels.restore(snapshot["levels"])

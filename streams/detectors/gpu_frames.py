@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 __all__ = [
     "APPLICATION_CLOCKS",
     "IDLE",
+    "LOAD",
     "are_busy",
     "gpu_key",
     "gpu_rows",
     "gpu_subject",
     "is_busy",
+    "load_of",
     "peer_group",
     "skus",
     "value",
@@ -29,6 +31,9 @@ IDLE = 0x1
 APPLICATION_CLOCKS = 0x2
 BUSY_UTIL_PCT = 50
 BUSY_ACTIVE_RATIO = 0.3
+
+LOAD = "load"
+"""What rules read that ask which GPUs are at work: `load_of` and the column of masks."""
 
 S = TypeVar("S", bound=SubjectState)
 
@@ -108,3 +113,14 @@ def are_busy(frame: GpuFrame) -> list[bool]:
         return [is_busy(frame, index) for index in range(len(frame.gpu_uuid))]
     # What nearly every frame carries, read in one go.
     return [not mask & IDLE and util >= BUSY_UTIL_PCT for mask, util in zip(masks, utils, strict=True)]  # type: ignore[operator]
+
+
+def load_of(frame: GpuFrame) -> object:
+    """What `are_busy` depends on besides the masks: a load of 98 or 99 % is the same to all who ask."""
+    utils = frame.gpu_util_pct
+    if utils and None not in utils:
+        if min(utils) >= BUSY_UTIL_PCT:  # type: ignore[type-var, operator]
+            return True
+        if max(utils) < BUSY_UTIL_PCT:  # type: ignore[type-var, operator]
+            return False
+    return are_busy(frame)

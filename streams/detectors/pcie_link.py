@@ -20,7 +20,7 @@ from streams.core.keyed import KeyedRows, SubjectState
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
-from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, skus, value
+from streams.detectors.gpu_frames import LOAD, are_busy, gpu_rows, gpu_subject, skus, value
 from streams.detectors.pcie_reading import LOST_WIDTH, gigabytes_per_s, read_pcie
 
 if TYPE_CHECKING:
@@ -96,12 +96,14 @@ class PcieLink(FrameRule["GpuFrame"]):
     """Watches the PCIe links of many nodes' GPUs."""
 
     columns = (
+        "clock_event_reasons_mask",
         "pcie_link_gen",
         "pcie_link_width",
         "pcie_max_link_gen",
         "pcie_max_link_width",
         "pcie_replay_count",
     )
+    besides = (LOAD,)
 
     def __init__(self, site_id: str, defaults: PcieLinkThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -112,7 +114,10 @@ class PcieLink(FrameRule["GpuFrame"]):
         """Findings of one frame; frames of a node come in the order of its event time."""
         if frame.pcie_link_width is None and frame.pcie_link_gen is None:
             return
-        rows, busy, now_ns = gpu_rows(self._states, frame), are_busy(frame), frame.event_time_ns
+        rows, now_ns = gpu_rows(self._states, frame), frame.event_time_ns
+        # Only of a link whose generation is below the maximum does it matter whether the GPU is at work.
+        may_be_low = frame.pcie_link_gen != frame.pcie_max_link_gen
+        busy = are_busy(frame) if may_be_low else [False] * len(frame.gpu_uuid)
         said = (
             frame.pcie_link_gen,
             frame.pcie_link_width,

@@ -160,7 +160,7 @@ class PortErrors(FrameRule["FabricFrame"]):
     """Watches the links and error counters of many nodes' and switches' ports."""
 
     columns = ("view", "link_state", "link_down_events")
-    counters = _COUNTERS
+    besides = _COUNTERS
 
     def __init__(self, site_id: str, defaults: PortErrorThresholds | None = None) -> None:
         self._rule = Rule(RULE, 2, site_id)

@@ -82,7 +82,7 @@ class PortLossThresholds:
 class PortLoss(FrameRule["FabricFrame"]):
     """Watches the loss counters of many nodes' and switches' ports."""
 
-    counters = tuple(_COUNTERS)
+    besides = tuple(_COUNTERS)
 
     def __init__(self, site_id: str, defaults: PortLossThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)

@@ -91,7 +91,7 @@ class PortSpeed(FrameRule["FabricFrame"]):
     """Watches the link rates of many nodes' and switches' ports."""
 
     columns = ("view", "rate_gbps", "link_state")
-    counters = ROCE_COUNTERS
+    besides = ROCE_COUNTERS
 
     def __init__(self, site_id: str, defaults: PortSpeedThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)

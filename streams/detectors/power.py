@@ -21,7 +21,7 @@ from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.trailing import TrailingHits, TrailingSum, span_at_pace
 from streams.detectors.capped_time import CappedTime, SteadyNode
-from streams.detectors.gpu_frames import are_busy, gpu_rows, gpu_subject, peer_group, skus, value
+from streams.detectors.gpu_frames import LOAD, are_busy, gpu_rows, gpu_subject, peer_group, skus, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +95,7 @@ class Power(FrameRule["GpuFrame"]):
     """Watches the power bits of the busy GPUs of many nodes."""
 
     columns = ("clock_event_reasons_mask", "power_violation_ns")
+    besides = (LOAD,)
 
     def __init__(self, site_id: str, defaults: PowerThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
@@ -102,9 +103,9 @@ class Power(FrameRule["GpuFrame"]):
         self._states = KeyedRows(_GpuPower)
         self._steady: dict[str, SteadyNode] = {}
 
-    def passes_over(self, frame: GpuFrame) -> bool:
+    def passes_over(self, publisher: str, frame: GpuFrame) -> bool:
         """See `FrameRule`: while nothing but time goes by, it is added up for all GPUs of the node together."""
-        steady = self._steady.get(frame.node_id)
+        steady = self._steady.get(publisher)
         if steady is None:
             return frame.clock_event_reasons_mask is None
         return steady.goes_on(frame.event_time_ns)

@@ -66,8 +66,6 @@ class _GpuClock(SubjectState):
 class SmClock(FrameRule["GpuFrame"]):
     """Watches the clocks of the busy GPUs of many nodes."""
 
-    columns = ("clock_event_reasons_mask",)
-
     def __init__(self, site_id: str, defaults: SmClockThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or SmClockThresholds(), RULE)
@@ -75,9 +73,9 @@ class SmClock(FrameRule["GpuFrame"]):
         self._sound_from_mhz: dict[str, float] = {}
         """By node whose GPUs are all at rest, the clock from which on each of them stays so; derived, in no snapshot."""
 
-    def passes_over(self, frame: GpuFrame) -> bool:
+    def passes_over(self, publisher: str, frame: GpuFrame) -> bool:
         """See `FrameRule`: clocks vary from frame to frame, and hardly one of them is near a limit."""
-        clocks, least_mhz = frame.sm_clock_mhz, self._sound_from_mhz.get(frame.node_id)
+        clocks, least_mhz = frame.sm_clock_mhz, self._sound_from_mhz.get(publisher)
         if clocks is None:
             return True
         return least_mhz is not None and None not in clocks and min(clocks) >= least_mhz  # type: ignore[type-var, operator]

@@ -7,7 +7,7 @@ node's own order. Only the rules of heartbeats and of device peers compare nodes
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import ProgressMark
@@ -22,7 +22,7 @@ from streams.detectors.congestion import Congestion
 from streams.detectors.congestion_own import CongestionOwn
 from streams.detectors.device_peers import DevicePeers
 from streams.detectors.ecc import UncorrectableEcc
-from streams.detectors.gpu_frames import are_busy
+from streams.detectors.gpu_frames import load_of
 from streams.detectors.nic_pcie_link import NicPcieLink
 from streams.detectors.node_silence import NodeSilence
 from streams.detectors.nvlink import NvlinkErrors
@@ -38,7 +38,7 @@ from streams.detectors.thermal import ThermalViolation
 from streams.detectors.xid import XidCodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from schemas.base import Record
     from schemas.findings import Finding
@@ -49,12 +49,25 @@ __all__ = ["TelemetryEngine"]
 
 if TYPE_CHECKING:
     _Item = tuple[Record, Position]
+    _Timed = GpuFrame | FabricFrame | NodeStatus
+    _Source = tuple[Literal["node", "switch"], str]
+    """What a publisher is, and its id."""
 
 
-_TIMED = (GpuFrame, FabricFrame, NodeStatus)
+def _of_node(record: GpuFrame | NodeStatus) -> _Source:
+    return "node", record.node_id
 
-_OF_TIMES = ("clock_skew", "node_silence", "device_peers")
-"""Rules that read times."""
+
+def _of_view(frame: FabricFrame) -> _Source:
+    return "node" if frame.view == "host" else "switch", frame.publisher_id
+
+
+_SOURCE_OF: dict[type[Record], Callable[[Any], _Source]] = {
+    GpuFrame: _of_node,
+    FabricFrame: _of_view,
+    NodeStatus: _of_node,
+}
+"""Of records that are numbered and tell their source's time. Found by type: of models `isinstance` is a search in Python."""
 
 
 class TelemetryEngine:
@@ -86,8 +99,8 @@ class TelemetryEngine:
             "congestion_own": CongestionOwn(site_id),
             "nic_pcie_link": NicPcieLink(site_id),
         }
-        self._gpus_in_force = FrameRules(("gpu_uuid", "pci_bus_id", "sku"), _who_is_busy)
-        self._ports_in_force = FrameRules(("device", "port"), _columns_of_counters)
+        self._gpus_in_force = FrameRules(("gpu_uuid", "pci_bus_id", "sku"), _load)
+        self._ports_in_force = FrameRules(("device", "port", "view"), _columns_of_counters)
         self._clock_skew = ClockSkew(site_id)
         self._node_silence = NodeSilence(site_id)
         # Heartbeats are compared with heartbeats: after a backlog other topics may be read far ahead of them. The middle
@@ -95,6 +108,12 @@ class TelemetryEngine:
         self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
         self._device_peers = DevicePeers(site_id)
+        self._rules_of: dict[type[Record], Callable[[Any, Position], Iterable[Finding]]] = {
+            GpuFrame: self._of_gpus,
+            FabricFrame: self._of_ports,
+            NodeStatus: self._of_status,
+            KernelEvent: self._of_event,
+        }
         self._take_policy(roster.policy)
 
     @property
@@ -109,18 +128,15 @@ class TelemetryEngine:
 
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return findings and marks."""
-        self._follow_policy()
+        if self._roster.policy is not self._policy:
+            self._take_policy(self._roster.policy)
         outputs: list[Record] = []
-        if isinstance(record, _TIMED):
-            publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
-            source = f"{publisher}/{record.agent_session}/{record.record}"
-            for item, place in self._sources.offer(source, record.seq, record.event_time_ns, (record, position)):
-                outputs += self._findings(item, place)
-            self._clock.observe(publisher, reached_ns(record.event_time_ns, position))
-            outputs += self._findings_of_times(record, publisher, position)
+        source_of = _SOURCE_OF.get(type(record))
+        if source_of is not None:
+            self._on_timed(record, source_of(record), position, outputs)  # type: ignore[arg-type]
         elif isinstance(record, KernelEvent):
             if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
-                outputs += self._findings(record, position)
+                outputs += self._rules_of[type(record)](record, position)
             self._clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
         mark_ns = self._clock.time_ns
         if self._pacer.due(mark_ns):
@@ -129,14 +145,22 @@ class TelemetryEngine:
 
     def on_refused(self, record: Record, position: Position) -> list[Record]:
         """What a record that is refused for being ahead of its arrival says of its publisher's clock; nothing else counts."""
-        if not isinstance(record, _TIMED):
+        source_of = _SOURCE_OF.get(type(record))
+        if source_of is None:
             return []
-        publisher = record.publisher_id if isinstance(record, FabricFrame) else record.node_id
         self._follow_policy()
-        return list(self._findings_of_clocks(record, publisher, position))
+        if not self._watches_clocks:
+            return []
+        level, publisher = source_of(record)
+        at_ns: int = record.event_time_ns  # type: ignore[attr-defined]
+        return list(
+            self._clock_skew.on_record(publisher, at_ns, position.append_ms, self._roster, position, level=level)
+        )
 
     def take_late(self) -> list[_Item]:
         """Records that came after their place was passed over; the caller publishes them as late."""
+        if not self._sources.late:
+            return []
         late, self._sources.late = self._sources.late, []
         return late
 
@@ -145,64 +169,63 @@ class TelemetryEngine:
         self._follow_policy()
         outputs: list[Record] = []
         for item, place in self._sources.flush():
-            outputs += self._findings(item, place)
-        for name, rule in (
-            ("clock_skew", self._clock_skew),
-            ("node_silence", self._node_silence),
-            ("device_peers", self._device_peers),
+            outputs += self._rules_of[type(item)](item, place)
+        for is_in_force, rule in (
+            (self._watches_clocks, self._clock_skew),
+            (self._watches_silence, self._node_silence),
+            (self._compares_devices, self._device_peers),
         ):
-            if name in self._of_times_in_force:
+            if is_in_force:
                 outputs += rule.flush(self._roster)
         return outputs
 
-    def _findings_of_times(
-        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
-    ) -> list[Finding]:
-        """What the times of a record say. These rules restore order by themselves, and look at repeats alike."""
-        found = [*self._findings_of_clocks(record, publisher, position)]
-        if isinstance(record, NodeStatus) and "node_silence" in self._of_times_in_force:
-            self._status_clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
-            self._node_silence.on_status(record, position.evidence())
-            for finding in self._node_silence.on_time(self._status_clock.time_ns, self._roster):
-                if finding.kind == "node_silent" and finding.state == "open" and finding.subject.node_id is not None:
-                    # Of few nodes the silent one is the slowest, and the others' findings would wait for it for a minute.
-                    self._clock.leave(finding.subject.node_id)
-                found.append(finding)
-        if "device_peers" in self._of_times_in_force:
-            found += self._device_peers.on_time(self._clock.time_ns, self._roster)
-        return found
+    def _on_timed(self, record: _Timed, source: _Source, position: Position, outputs: list[Record]) -> None:
+        """Take a record that is numbered and tells its source's time, and add what it says to the outputs."""
+        level, publisher = source
+        at_ns = record.event_time_ns
+        stream = f"{publisher}/{record.agent_session}/{record.record}"
+        if self._sources.is_next(stream, record.seq, at_ns):
+            outputs += self._rules_of[type(record)](record, position)
+        else:
+            for item, place in self._sources.offer(stream, record.seq, at_ns, (record, position)):
+                outputs += self._rules_of[type(item)](item, place)
+        reached = reached_ns(at_ns, position)
+        self._clock.observe(publisher, reached)
+        # The rules of times restore order by themselves, and look at repeats alike.
+        if self._watches_clocks:
+            outputs += self._clock_skew.on_record(
+                publisher, at_ns, position.append_ms, self._roster, position, level=level
+            )
+        if self._watches_silence and type(record) is NodeStatus:
+            outputs += self._findings_of_silence(record, reached, position)
+        if self._compares_devices and self._device_peers.is_waiting:
+            outputs += self._device_peers.on_time(self._clock.time_ns, self._roster)
 
-    def _findings_of_clocks(
-        self, record: GpuFrame | FabricFrame | NodeStatus, publisher: str, position: Position
-    ) -> Iterable[Finding]:
-        if "clock_skew" not in self._of_times_in_force:
-            return ()
-        is_switch = isinstance(record, FabricFrame) and record.view == "switch"
-        return self._clock_skew.on_record(
-            publisher,
-            record.event_time_ns,
-            position.append_ms,
-            self._roster,
-            position,
-            level="switch" if is_switch else "node",
-        )
+    def _findings_of_silence(self, status: NodeStatus, at_ns: int, position: Position) -> Iterator[Finding]:
+        self._status_clock.observe(status.node_id, at_ns)
+        self._node_silence.on_status(status, position)
+        for finding in self._node_silence.on_time(self._status_clock.time_ns, self._roster):
+            if finding.kind == "node_silent" and finding.state == "open" and finding.subject.node_id is not None:
+                # Of few nodes the silent one is the slowest, and the others' findings would wait for it for a minute.
+                self._clock.leave(finding.subject.node_id)
+            yield finding
 
-    def _findings(self, record: Record, position: Position) -> list[Finding]:
-        found: list[Finding] = []
-        if isinstance(record, GpuFrame):
-            found = self._gpus_in_force.on_frame(record.node_id, record, self._roster, position)
-            self._device_peers.on_gpus(record, self._roster)
-        elif isinstance(record, FabricFrame):
-            found = self._ports_in_force.on_frame(record.publisher_id, record, self._roster, position)
-            self._device_peers.on_ports(record, self._roster)
-        elif isinstance(record, NodeStatus):
-            self._device_peers.on_status(record, self._roster)
-            self._xid.on_status(record)
-        elif isinstance(record, KernelEvent):
-            self._device_peers.on_event(record, self._roster)
-            if is_enabled(self._policy, "xid"):
-                found += self._xid.on_event(record, self._roster, position.evidence())
-        return found
+    def _of_gpus(self, frame: GpuFrame, position: Position) -> list[Finding]:
+        self._device_peers.on_gpus(frame, self._roster)
+        return self._gpus_in_force.on_frame(frame.node_id, frame, self._roster, position)
+
+    def _of_ports(self, frame: FabricFrame, position: Position) -> list[Finding]:
+        self._device_peers.on_ports(frame, self._roster)
+        return self._ports_in_force.on_frame(frame.publisher_id, frame, self._roster, position)
+
+    def _of_status(self, status: NodeStatus, position: Position) -> Iterable[Finding]:  # noqa: ARG002
+        self._device_peers.on_status(status, self._roster)
+        self._xid.on_status(status)
+        return ()
+
+    def _of_event(self, event: KernelEvent, position: Position) -> Iterable[Finding]:
+        self._device_peers.on_event(event, self._roster)
+        return self._xid.on_event(event, self._roster, position.evidence()) if self._reads_codes else ()
 
     def _follow_policy(self) -> None:
         if self._roster.policy is not self._policy:
@@ -213,7 +236,10 @@ class TelemetryEngine:
         self._policy = policy
         self._gpus_in_force.put_in_force([rule for name, rule in self._gpu_rules.items() if is_enabled(policy, name)])
         self._ports_in_force.put_in_force([rule for name, rule in self._port_rules.items() if is_enabled(policy, name)])
-        self._of_times_in_force = {name for name in _OF_TIMES if is_enabled(policy, name)}
+        self._watches_clocks = is_enabled(policy, "clock_skew")
+        self._watches_silence = is_enabled(policy, "node_silence")
+        self._compares_devices = is_enabled(policy, "device_peers")
+        self._reads_codes = is_enabled(policy, "xid")
 
     def _mark(self, mark_ns: int) -> ProgressMark:
         self._clock.forget_idle()
@@ -232,6 +258,8 @@ class TelemetryEngine:
         Args:
             with_waiting: whether the records that wait for a lost one are part of it; false where they will come again.
         """
+        self._gpus_in_force.settle()
+        self._ports_in_force.settle()
         sources = self._sources.snapshot(with_waiting)
         for source in sources.values():
             source[2] = [(seq, at_ns, [record, *astuple(place)]) for seq, at_ns, (record, place) in source[2]]
@@ -282,12 +310,12 @@ def _item(plain: list[Any]) -> _Item:
     return record, Position(*place)
 
 
-def _who_is_busy(frame: GpuFrame, counters: tuple[str, ...]) -> Sequence[object]:  # noqa: ARG001
-    """What the rules of GPUs read besides columns: a load of 98 or 99 % is the same to them."""
-    return are_busy(frame)
+def _load(frame: GpuFrame, besides: tuple[str, ...]) -> tuple[object, ...]:
+    """What the rules of GPUs read besides columns: nothing but the load, and only some of them."""
+    return (load_of(frame),) if besides else ()
 
 
-def _columns_of_counters(frame: FabricFrame, counters: tuple[str, ...]) -> Sequence[object]:
-    """The counters that the rules of ports read."""
+def _columns_of_counters(frame: FabricFrame, counters: tuple[str, ...]) -> tuple[object, ...]:
+    """The counters that the rules of ports read; one that is not carried is null."""
     carried = frame.counters
-    return tuple(map(carried.get, counters)) if carried else ()
+    return tuple(map(carried.get, counters)) if carried else (None,) * len(counters)
