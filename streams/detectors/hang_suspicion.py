@@ -158,12 +158,12 @@ class JobProgress:
         told = self._nodes.get(record.node_id)
         if told is None:
             told = self._nodes[record.node_id] = _Told()
-        step = max((step for step in record.last_step if step is not None), default=-1)
+        step = _highest(record.last_step)
         if step > told.step or (step == told.step and at_ns < told.step_ns):
             told.step, told.step_ns = step, at_ns
             if step > self._highest_step:
                 self._moved(at_ns)
-        done = sum(marks[2] or 0 for marks_of in record.groups.values() for marks in marks_of) if record.groups else -1
+        done = _completed(record)
         if done > told.done or (done == told.done and at_ns < told.done_ns):
             told.done, told.done_ns = done, at_ns
             self._moved(at_ns)
@@ -171,9 +171,11 @@ class JobProgress:
             told.masked_ns = at_ns
             self._moved(at_ns)
         if at_ns >= told.at_ns:
-            self._count(told, -1)
-            told.at_ns, told.ranks, told.phase, told.gone = at_ns, record.rank, record.phase, _gone(record)
-            self._count(told, 1)
+            told.at_ns, gone = at_ns, _gone(record)
+            if (told.ranks, told.phase, told.gone) != (record.rank, record.phase, gone):
+                self._count(told, -1)
+                told.ranks, told.phase, told.gone = record.rank, record.phase, gone
+                self._count(told, 1)
 
     def turn(self, thresholds: HangThresholds, is_over: bool) -> str | None:
         """What the job's time brings now: a suspicion `open`, or the one that stands `cleared`.
@@ -307,6 +309,23 @@ class JobProgress:
         self.onset_ns = snapshot["onset_ns"]
         self.suspected_ns = snapshot["suspected_ns"]
         self._last = self._limit = None
+
+
+def _highest(column: tuple[int | None, ...]) -> int:
+    if column and None not in column:
+        return max(column)  # type: ignore[type-var, return-value]
+    return max((step for step in column if step is not None), default=-1)
+
+
+def _completed(record: RankProgress) -> int:
+    """Collectives that the node's ranks have completed, all groups together; -1 where none is told of."""
+    if not record.groups:
+        return -1
+    completed = 0
+    for of_group in record.groups.values():
+        for marks in of_group:
+            completed += marks[2] or 0
+    return completed
 
 
 def _gone(record: RankProgress) -> tuple[int, ...]:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JobsEngine"]
 
-_REPORTS = (StepTiming, RankProgress)
 _SLOWEST = 5
 _SWEEP_NS = 1_000_000_000
 _TOPIC = topic_of(StepTiming).name
@@ -124,7 +123,8 @@ class JobsEngine:
     def on_record(self, record: Record, position: Position) -> list[Record]:
         """Take one record of the role's topics, and return results, findings and marks."""
         is_again = position.offset <= self._folded.get(position.topic, -1)
-        if isinstance(record, _REPORTS):
+        # By type, not `isinstance`: of models that is a search in Python, and these are nearly all records.
+        if type(record) is StepTiming or type(record) is RankProgress:
             return self._on_report(record, position, is_again)
         if isinstance(record, CollectiveDigest):
             return self._on_digest(record, position, is_again)
@@ -133,7 +133,7 @@ class JobsEngine:
     def _on_report(self, record: StepTiming | RankProgress, position: Position, is_again: bool) -> list[Record]:
         state = self._state(record.job_id, record.epoch)
         at_ns = reached_ns(record.event_time_ns, position)
-        timing = record if isinstance(record, StepTiming) else None
+        timing = record if type(record) is StepTiming else None
         if timing is not None:
             if state.join.add(timing, position.offset, at_ns, 0 if is_again else self._clock.time_ns):
                 state.bandwidth.on_timing(timing)
@@ -143,14 +143,15 @@ class JobsEngine:
             # It was judged before the restart and comes again only because its step was open: the clock stands there.
             return []
         self._clock.observe(f"{record.job_id}/{record.node_id}", at_ns)
-        if isinstance(record, StepTiming):
-            state.hang.on_step(record, at_ns, position.offset)
-        else:
+        if timing is not None:
+            state.hang.on_step(timing, at_ns, position.offset)
+        elif type(record) is RankProgress:
             state.hang.on_progress(record, at_ns)
         outputs: list[Record] = []
-        if self._clock.time_ns - self._swept_ns >= _SWEEP_NS:
+        time_ns = self._clock.time_ns
+        if time_ns - self._swept_ns >= _SWEEP_NS:
             # A job that stopped closes no step of its own: the partition's time does it.
-            self._swept_ns = self._clock.time_ns
+            self._swept_ns = time_ns
             for job_id, epoch in sorted(self._jobs):
                 outputs += self._close(job_id, epoch)
                 if self._jobs[(job_id, epoch)].hang.is_suspected:
