@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from schemas.base import is_of_lengths_alone
-from schemas.strict_types import FamilyTypes, Told, filled
+from schemas.strict_types import FamilyTypes, Lift, Told, filled
 
 __all__ = ["Form", "Forms"]
 
@@ -28,6 +28,10 @@ _LOOK_EVERY, _OFTEN = 16, 4
 """Of what is of no known form every 16th is looked at, and its form is learned when it has come four times."""
 
 _MAX_SEEN = 256
+
+_MAX_VOTES = 8
+"""So many of other forms, more than its own, take a form from the first place; with one place for the last that came, the frames of
+switches among those of nodes changed the order at every third."""
 
 _MAX_COLUMN = 128
 """The type of a longer column would itself be large; a node has 8 GPUs or 16, and a switch up to 128 ports."""
@@ -91,11 +95,10 @@ def _length_of(told: Told, value: object) -> int | None:
     return len(value) if type(value) is tuple and told.entry is not None and told.lift is None else None
 
 
-def _record_of(family: FamilyTypes, names: tuple[str, ...]) -> Any:
-    model, given = family.model, frozenset(names)
-    defaults = family.defaults
-    factories = [(name, factory) for name, factory in family.factories if name not in given]
+def _record_of(family: FamilyTypes, names: tuple[str, ...]) -> Lift:
+    model, defaults = family.model, family.defaults
     lifts = [(name, lift) for name in names if (lift := family.fields[name].lift) is not None]
+    factories = [(name, factory) for name, factory in family.factories if name not in names]
     checks = [check for check in family.checks if not is_of_lengths_alone(check)]
     values_of = msgspec.structs.astuple
     # One set for all records of the form: a record is never changed, and its copies copy the set.
@@ -118,19 +121,20 @@ def _record_of(family: FamilyTypes, names: tuple[str, ...]) -> Any:
 
 
 class Forms:
-    """The forms that are known of one family, the last that came first.
+    """The forms that are known of one family, the one that comes most at the moment first.
 
     Args:
         family: the family.
     """
 
-    __slots__ = ("_family", "_made", "_seen", "_unknown", "known")
+    __slots__ = ("_family", "_made", "_seen", "_unknown", "_votes", "known")
 
     def __init__(self, family: FamilyTypes) -> None:
         self._family = family
         self._made: dict[_Key, Form] = {}
         self._seen: Counter[_Key] = Counter()
         self._unknown = 0
+        self._votes = 0
         self.known: tuple[Form, ...] = ()
 
     def learn(self, given: dict[str, Any], fits: Callable[[Form], bool]) -> None:
@@ -151,10 +155,19 @@ class Forms:
         self._seen.clear()
         form = self._made.get(key) or self._make(key)
         if form is not None and fits(form):
-            self.put_first(form)
+            self._put_first(form)
 
-    def put_first(self, form: Form) -> None:
-        """Have a form tried before all others."""
+    def came(self, form: Form) -> None:
+        """Take note of a record of a known form: to try one in vain costs a quarter of a reading."""
+        if form is self.known[0]:
+            if self._votes < _MAX_VOTES:
+                self._votes += 1
+        elif self._votes:
+            self._votes -= 1
+        else:
+            self._put_first(form)
+
+    def _put_first(self, form: Form) -> None:
         self.known = (form, *(other for other in self.known if other is not form))[:_MAX_KNOWN]
 
     def _make(self, key: _Key) -> Form | None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Column, EventTimeNs, Identifier, Int64, Record, check_columns
+from schemas.base import Column, EventTimeNs, Identifier, Int64, Record, check_columns, of_lengths_alone
 
 __all__ = ["CollectiveDigest", "CollectiveTiming", "RankProgress", "StepTiming"]
 
@@ -60,14 +60,23 @@ class StepTiming(Record):
     collectives: tuple[CollectiveTiming, ...] = ()
 
     @model_validator(mode="after")
+    @of_lengths_alone
     def _columns_agree(self) -> Self:
+        check_columns(len(self.rank), self.__dict__, _STEP_COLUMNS)
+        return self
+
+    @model_validator(mode="after")
+    def _collectives_agree(self) -> Self:
         ranks = len(self.rank)
-        check_columns(ranks, self.__dict__, _STEP_COLUMNS)
         for column, told in (("duration_us", ""), ("size_bytes", ".size_bytes")):
             for i, collective in enumerate(self.collectives):
                 entries = collective.__dict__[column]
                 if entries is not None and len(entries) != ranks:
                     check_columns(ranks, {f"collectives[{i}]{told}": entries})
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_differ(self) -> Self:
         if len(set(self.rank)) != len(self.rank):
             raise ValueError("a rank stands twice in the rank column")
         return self

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas.base import Record
-from schemas.payload_forms import Form, Forms
+from schemas.payload_forms import Forms
 from schemas.strict_types import FamilyTypes, Inexact, family_types
 
 __all__ = ["ReadingByName", "StrictReading", "reading_of", "strict_reading"]
@@ -51,7 +51,7 @@ class StrictReading:
                 record: Record = form.record_of(form.decode(payload))
             except _REFUSED:
                 continue
-            self._came(form)
+            self._forms.came(form)
             return record
         return None
 
@@ -78,7 +78,7 @@ class StrictReading:
                 record: Record = form.record_of(msgspec.convert(value, form.type))
             except _REFUSED:
                 continue
-            self._came(form)
+            self._forms.came(form)
             return record
         try:
             given = msgspec.convert((value,), self._enclosed).fields
@@ -96,14 +96,9 @@ class StrictReading:
                 record: Record = form.record_of(said.value)
             except _REFUSED:
                 continue
-            self._came(form)
+            self._forms.came(form)
             return said, record
         return None
-
-    def _came(self, form: Form) -> None:
-        # To try one in vain costs a quarter of a reading, and the same come in runs.
-        if form is not self._forms.known[0]:
-            self._forms.put_first(form)
 
 
 def _is_read(read: Any, told: object) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from schemas.base import Record
 
-__all__ = ["FamilyTypes", "Inexact", "Told", "family_types", "filled"]
+__all__ = ["FamilyTypes", "Inexact", "Lift", "Told", "family_types", "filled"]
 
 _INT64 = (-(2**63), 2**63 - 1)
 """Whole numbers beyond these are left to pydantic, behind the check for the 64 bits that any number may have."""
