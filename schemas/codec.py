@@ -139,7 +139,7 @@ def decode_value(topic: str, value: object) -> Record:
     return record
 
 
-def read_line(line: bytes) -> tuple[Any, Record] | None:
+def read_line(line: bytes) -> tuple[tuple[Any, ...], Record] | None:
     """What an archive's line says around its value (`Form.line`), and the record in it; None where it has to be parsed first."""
     begun = len(_LINE_OF)
     if not line.startswith(_LINE_OF):
@@ -147,7 +147,7 @@ def read_line(line: bytes) -> tuple[Any, Record] | None:
     topic = _TOPIC_OF.get(line[begun : line.find(b'"', begun)])
     read = None if topic is None else _reader(topic).strict.of_line(line)
     # Should the topic come again and be another, the record is of that one.
-    return read if read is not None and read[0].topic == topic else None
+    return read if read is not None and read[0][0] == topic else None
 
 
 def encode(record: Record) -> bytes:

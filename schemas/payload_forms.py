@@ -68,8 +68,8 @@ class Form:
         self.record_of = _record_of(family, tuple(name for name, _ in key))
         self._line: Any = None
 
-    def line(self, line: bytes) -> Any:
-        """A whole line of an archive with `topic`, `partition`, `offset`, `timestamp_ms`, `key`, `headers` and the `value`.
+    def line(self, line: bytes) -> tuple[Any, ...]:
+        """Of a whole line of an archive `topic`, `partition`, `offset`, `timestamp_ms`, `key`, `headers` and the `value`.
 
         Raises:
             msgspec.MsgspecError: the line is another, or none.
@@ -79,7 +79,7 @@ class Form:
                 "Line", [*_LINE, ("value", self.type)], kw_only=True, forbid_unknown_fields=True
             )
             self._line = msgspec.json.Decoder(line_type).decode
-        return self._line(line)
+        return msgspec.structs.astuple(self._line(line))
 
 
 def _type_of(told: Told, length: int | None) -> Any:

@@ -88,12 +88,12 @@ class StrictReading:
         self._forms.learn(given, lambda form: _is_read(lambda told: msgspec.convert(told, form.type), value))
         return record
 
-    def of_line(self, line: bytes) -> tuple[Any, Record] | None:
+    def of_line(self, line: bytes) -> tuple[tuple[Any, ...], Record] | None:
         """What an archive's line says (`Form.line`), and its record; None where it is of no known form."""
         for form in self._forms.known:
             try:
                 said = form.line(line)
-                record: Record = form.record_of(said.value)
+                record: Record = form.record_of(said[-1])
             except _REFUSED:
                 continue
             self._forms.came(form)
@@ -132,7 +132,7 @@ class ReadingByName:
         reading = self._named(payload, _NAMED) if payload.startswith(_NAMED) else None
         return None if reading is None else reading.of_any_json(payload)
 
-    def of_line(self, line: bytes) -> tuple[Any, Record] | None:
+    def of_line(self, line: bytes) -> tuple[tuple[Any, ...], Record] | None:
         """As `StrictReading.of_line`, of lines whose value begins with its name."""
         reading = self._named(line, _VALUE_NAMED)
         return None if reading is None else reading.of_line(line)
