@@ -21,7 +21,18 @@ import psutil
 __all__ = ["Section", "Table", "count", "figure", "keep", "options", "publish", "ratio"]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-_ORDER = ("pure_path", "faust_path", "peers", "latency", "urgent_lane", "settled_lane", "replay", "agent_overhead")
+_ORDER = (
+    "pure_path",
+    "faust_path",
+    "peers",
+    "latency",
+    "urgent_lane",
+    "settled_lane",
+    "replay",
+    "report_in_browser",
+    "acts",
+    "agent_overhead",
+)
 _VERSIONED = ("faust-streaming", "aiokafka", "confluent-kafka", "pydantic", "orjson", "numpy")
 _HEAD = """# Benchmarks
 

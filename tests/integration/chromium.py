@@ -93,6 +93,7 @@ def running_chromium(profile: Path, timeout_s: float = 60.0) -> Iterator[str]:
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",
         "--remote-debugging-port=0",
         "--window-size=1280,1400",
     )

@@ -1,6 +1,6 @@
 """The page of an incident in a real browser, at 64 and at 16,384 ranks: all of it is drawn, and answers to mouse and keys.
 
-How fast it is stands in the benchmarks (tests/bench/report_in_browser.py): a bound in milliseconds would judge the machine.
+How fast it is stands in the benchmarks (tests/bench/bench_report_in_browser.py): a bound in milliseconds would judge the machine.
 `PACELINE_SCREENSHOTS=DIRECTORY` keeps pictures.
 """
 

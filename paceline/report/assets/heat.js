@@ -174,19 +174,22 @@ const Heat = (() => {
   // Which rows stand out: by how many of their cells are in the upper half of the scale, with their longest run of such.
   function worst(map, cells, who) {
     const found = new Map(),
+      known = new Uint16Array(map.rows),
       isLow = map.worst === "low";
     for (let row = 0; row < map.rows; row++)
       for (let column = 0; column < map.columns; column++) {
         const value = cells[row * map.columns + column],
           alarm = isLow ? 254 - value : value;
-        if (value === 255 || alarm < 127) continue;
+        if (value === 255) continue;
+        known[row]++;
+        if (alarm < 127) continue;
         const index = row * map.group + (who ? who[row * map.columns + column] : 0);
         let one = found.get(index);
         if (!one) {
           one = { count: 0, peak: 0, from: column, last: column, best: [column, column], at: [row, column] };
           found.set(index, one);
         }
-        // A column or two of which nothing is known do not end a run.
+        // A column or two in between do not end a run.
         if (column - one.last > 3) one.from = column;
         one.last = column;
         if (column - one.from > one.best[1] - one.best[0]) one.best = [one.from, column];
@@ -203,7 +206,7 @@ const Heat = (() => {
       .slice(0, 8)
       .map(([index, one]) => ({
         label: map.labels[Math.min(index, map.labels.length - 1)],
-        seconds: (one.count * map.cell_ms) / 1e3,
+        share: one.count / known[one.at[0]],
         peak: valueOf(map, isLow ? 254 - one.peak : one.peak),
         from: map.t0_ms + one.best[0] * map.cell_ms,
         to: map.t0_ms + (one.best[1] + 1) * map.cell_ms,

@@ -150,6 +150,18 @@ const Lines = (() => {
     context.restore();
   }
 
-  const again = (width) => there().forEach((one) => one.draw(width));
+  // What is in sight is drawn at once, the rest one by one: a change of colours answers as soon as it is seen. Paper has all.
+  const again = (width) => {
+    const isSeen = ({ top, bottom }) => width || (bottom > 0 && top < innerHeight);
+    const all = there().map((one) => ({ one, now: isSeen(one.holder.getBoundingClientRect()) }));
+    const late = all.filter(({ now }) => !now);
+    const next = () => {
+      if (!late.length) return;
+      late.shift().one.draw();
+      setTimeout(next);
+    };
+    all.filter(({ now }) => now).forEach(({ one }) => one.draw(width));
+    setTimeout(next);
+  };
   return { lines, setSpan, again, style };
 })();

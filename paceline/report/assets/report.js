@@ -146,8 +146,14 @@
       buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
       into.replaceChildren();
       const found = Heat.heat(into, data.heats[index], marks);
-      const heads = ["Stands out", { t: "Altogether", n: true }, { t: "At worst", n: true }, "Longest: from", "to"];
-      const rows = found.map((w) => [w.label, span(w.seconds), w.peak, time(w.from), time(w.to)]);
+      const heads = ["Stands out", { t: "Share of time", n: true }, { t: "At worst", n: true }, "Longest: from", "to"];
+      const rows = found.map((w) => [
+        w.label,
+        `${Math.max(1, Math.round(100 * w.share))} %`,
+        w.peak,
+        time(w.from),
+        time(w.to),
+      ]);
       into.append(rows.length ? table(heads, rows, { class: "stack" }) : soft("Nothing stands out."));
     };
     at("heat-choice").append(...buttons);

@@ -1,9 +1,7 @@
 """How long the page of an incident takes to be drawn and to answer a hand, in Debian's Chromium, at 64 and at 16,384 ranks.
 
-python -m tests.bench.report_in_browser [REPEATS]
-
 Input is real (of the DevTools protocol), and an answer ends with the frame that shows it. Main-thread tasks are taken from a
-trace of the same inputs. Nothing is asserted: a machine that is busy gives other figures.
+trace of the same inputs. Where there is no Chromium nothing is measured.
 """
 
 from __future__ import annotations
@@ -16,12 +14,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.large_report import large_page
-from tests.integration.chromium import open_page, running_chromium
+BENCH = Path(__file__).resolve().parent
+sys.path[:0] = [str(BENCH), str(BENCH.parents[1]), str(BENCH.parent / "integration")]
+
+from chromium import CHROMIUM, open_page, running_chromium  # noqa: E402
+from large_report import large_page  # noqa: E402
+from report import Section, Table, options, publish  # noqa: E402
 
 if TYPE_CHECKING:
-    from tests.integration.chromium import Page
+    from collections.abc import Awaitable, Callable
 
+    from chromium import Page
+
+_REPEATS = 3
 _RANKS = (64, 16_384)
 _THEMES = ("light", "dark")
 
@@ -98,15 +103,15 @@ async def _filter(page: Page) -> float:
     )
 
 
-async def _answers(page: Page) -> dict[str, float]:
-    found = {"point at a chart": await _hover(page, "#jobs .u-over"), "zoom all charts": await _zoom(page)}
-    found["another map"] = await _click(page, "#heat-choice button:nth-child(2)", "true")
-    found["point at a map"] = await _hover(page, "#heat .cells")
-    found["filter findings"] = await _filter(page)
-    link, opened = "#finding-table a", "document.querySelector(':target')?.open"
-    found["to a raw record"] = await _click(page, link, opened)
-    found["light and dark"] = await _click(page, "#theme", "true")
-    return found
+ACTS: dict[str, Callable[[Page], Awaitable[float]]] = {
+    "point at a chart": lambda page: _hover(page, "#jobs .u-over"),
+    "zoom all charts": _zoom,
+    "another map": lambda page: _click(page, "#heat-choice button:nth-child(2)", "true"),
+    "point at a map": lambda page: _hover(page, "#heat .cells"),
+    "filter findings": _filter,
+    "to a raw record": lambda page: _click(page, "#finding-table a", "document.querySelector(':target')?.open"),
+    "light and dark": lambda page: _click(page, "#theme", "true"),
+}
 
 
 async def _measure(url: str, port: str, theme: str) -> tuple[float, float, float, dict[str, float]]:
@@ -118,7 +123,7 @@ async def _measure(url: str, port: str, theme: str) -> tuple[float, float, float
         async with page.traced("toplevel,devtools.timeline,disabled-by-default-devtools.timeline") as loading:
             ready_ms = await page.load(url)
         async with page.traced("toplevel,devtools.timeline,disabled-by-default-devtools.timeline") as acting:
-            answers = await _answers(page)
+            answers = {name: await act(page) for name, act in ACTS.items()}
         assert not page.errors, page.errors
     return ready_ms, _longest_ms(loading), _longest_ms(acting), answers
 
@@ -136,7 +141,8 @@ def _longest_ms(events: list[dict[str, Any]]) -> float:
     return max(tasks, default=0) / 1e3
 
 
-async def _rows(repeats: int, directory: Path) -> None:
+async def _rows(repeats: int, directory: Path) -> list[tuple[str, ...]]:
+    rows = []
     for ranks in _RANKS:
         path = directory / f"{ranks}.html"
         path.write_bytes(large_page(ranks))
@@ -145,19 +151,46 @@ async def _rows(repeats: int, directory: Path) -> None:
             for number in range(repeats):
                 with running_chromium(directory / f"{ranks}-{theme}-{number}") as port:
                     runs.append(await _measure(path.as_uri(), port, theme))
-            slowest = {name: max(run[3][name] for run in runs) for name in runs[0][3]}
-            told = "; ".join(f"{name} {ms:.0f}" for name, ms in slowest.items())
-            print(
-                f"| {ranks:,} {theme} | {path.stat().st_size / 1e6:.1f} MB | {median(run[0] for run in runs):.0f} "
-                f"| {max(run[0] for run in runs):.0f} | {max(run[1] for run in runs):.0f} "
-                f"| {max(run[2] for run in runs):.0f} | {told} | {os.getloadavg()[0]:.1f} |"
-            )
+            rows.append((f"{ranks:,}, {theme}", f"{path.stat().st_size / 1e6:.1f}", *_figures(runs)))
+    return rows
+
+
+def _figures(runs: list[tuple[float, float, float, dict[str, float]]]) -> list[str]:
+    ready, loading, acting, answers = zip(*runs, strict=True)
+    slowest = [max(run[act] for run in answers) for act in ACTS]
+    figures = [median(ready), max(ready), max(loading), *slowest, max(acting)]
+    return [*(f"{ms:.0f}" for ms in figures), f"{os.getloadavg()[0]:.1f}"]
+
+
+def main() -> None:
+    """Measure and keep the section."""
+    asked, load_before = options(__doc__ or ""), os.getloadavg()[0]
+    if CHROMIUM is None:
+        print("no chromium on the PATH: nothing is measured", file=sys.stderr)
+        return
+    repeats = 1 if asked.quick else _REPEATS
+    with tempfile.TemporaryDirectory() as kept:
+        rows = asyncio.run(_rows(repeats, Path(kept)))
+    columns = ("ranks", "page, MB", "drawn", "longest", "its longest task", *ACTS, "their longest task", "load average")
+    section = Section(
+        "report_in_browser",
+        "The report in a browser",
+        "The page of one job with an incident, 4,000 findings and 1,500 raw records, two hours in steps of 4 s. Each row is "
+        f"of {repeats} runs in a new Chromium without a screen or a GPU; milliseconds, the longest unless a note says otherwise.",
+        (Table("", columns, rows),),
+        (
+            (
+                "`drawn` is from navigation to the frame after the last chart, the median. Input is real mouse and keys, and an "
+                "answer ends with the frame that shows it; pointing is the slowest of four moves, the filter of seven letters."
+            ),
+            (
+                "A `longest task` is one of the page's main thread in a trace of the same, by its own processor time. The rest "
+                f"of an answer is waiting, for a frame or for a machine that is busy. Priority of the run: nice {os.nice(0)}."
+            ),
+        ),
+    )
+    publish(section, asked, load_before)
 
 
 if __name__ == "__main__":
-    print(
-        "| ranks | page | drawn, ms (median) | (longest) | longest task of it | of answers | answers, ms (longest) | load |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as kept:
-        asyncio.run(_rows(int(sys.argv[1]) if len(sys.argv) > 1 else 3, Path(kept)))
+    main()
