@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from agents.decode.driver import encode
-from schemas.archive import ArchiveLine, NotAnArchiveError, read_archive
-from schemas.codec import decode_value
+from schemas.archive import ArchiveLine, NotAnArchiveError, decode_line, read_archive
 from schemas.errors import SchemaError
 from schemas.fleet import Job, RankPlacement
 from schemas.frames import GpuFrame
@@ -105,7 +104,7 @@ class Tallies:
         """
         if ".gpu-frames." not in line.topic and ".jobs." not in line.topic:
             return
-        record = decode_value(line.topic, line.value)
+        record = decode_line(line)
         if isinstance(record, GpuFrame):
             self._take_frame(record)
         elif isinstance(record, Job):

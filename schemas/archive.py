@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from schemas.archive_blocks import Block, Damage, NotAnArchiveError, is_recorded, read_blocks
-from schemas.codec import message, read_line
+from schemas.codec import decode_value, message, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from schemas.base import Record
 
-__all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "read_archive"]
+__all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "decode_line", "read_archive"]
 
 _READ_BYTES = 1 << 20
 """A line is a few kilobytes: read by the 8 kB that Python takes by default, every third of them is a call of the system."""
@@ -147,6 +147,16 @@ class ArchiveWriter:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def decode_line(line: ArchiveLine) -> Record:
+    """The record in a line.
+
+    Raises:
+        UnknownTopicError: no such topic.
+        InvalidRecordError: no record of the topic's families.
+    """
+    return line.record if line.record is not None else decode_value(line.topic, line.value)
 
 
 def read_archive(

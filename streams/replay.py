@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from schemas.archive import BadLine, NotAnArchiveError
-from schemas.codec import decode_value, encode
+from schemas.archive import BadLine, NotAnArchiveError, decode_line
+from schemas.codec import encode
 from schemas.errors import SchemaError
 from schemas.findings import Finding
 from schemas.fleet import Policy
@@ -122,7 +122,7 @@ def decoded(lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Itera
             problems.note(f"line {line.number}: {line.reason}")
             continue
         try:
-            record = line.record if line.record is not None else decode_value(line.topic, line.value)
+            record = decode_line(line)
         except SchemaError as error:
             problems.note(f"line {line.number}: {line.topic}: {error}")
             continue

@@ -10,8 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paceline.explanation.model import CitedRecord
-from schemas.archive import ArchiveLine
-from schemas.codec import decode_value
+from schemas.archive import ArchiveLine, decode_line
 from schemas.errors import SchemaError
 from schemas.frames import FabricFrame, GpuFrame
 from schemas.steps import StepTiming
@@ -77,7 +76,7 @@ def _may_be_of(value: Any, subject: Subject) -> bool:
 
 def _cited(line: ArchiveLine, subject: Subject, is_cited: bool) -> CitedRecord:
     try:
-        record = decode_value(line.topic, line.value)
+        record = decode_line(line)
     except SchemaError:
         return CitedRecord(line.topic, line.partition, line.offset, is_cited, None, None, None, {})
     publisher = getattr(record, "node_id", None) or getattr(record, "switch_id", None)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from schemas.archive import decode_line
 from schemas.codec import decode_value, message
 from schemas.errors import SchemaError
 from schemas.findings import Finding
@@ -119,7 +120,7 @@ class Redactor:
             self.left_out[topic.family if topic.family in LEFT_OUT else "no record"] += 1
             return None
         try:
-            record = decode_value(line.topic, line.value)
+            record = decode_line(line)
         except SchemaError:
             self.left_out["no record"] += 1
             return None
