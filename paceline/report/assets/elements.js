@@ -4,8 +4,7 @@ const Page = (() => {
   const el = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
-      if (name === "class") made.className = value;
-      else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
       else if (value !== null && value !== undefined) made.setAttribute(name, value);
     }
     made.append(...children.flat(3).filter((child) => child !== null && child !== undefined));
@@ -13,6 +12,8 @@ const Page = (() => {
   };
   const at = (id) => document.getElementById(id);
   const soft = (...text) => el("p", { class: "soft" }, ...text);
+  // A place by its short name, with the whole one; only one of usual length is kept on one line.
+  const place = (text, whole) => el("span", { class: text.length < 40 ? "who" : null, title: whole }, text);
   const tag = (kind, text) => el("span", { class: `tag ${kind}` }, text);
   const words = (text) => String(text).replaceAll("_", " ");
   const many = (count, one, more = `${one}s`) => `${whole(count)} ${count === 1 ? one : more}`;
@@ -121,6 +122,7 @@ const Page = (() => {
     el,
     at,
     soft,
+    place,
     tag,
     words,
     many,

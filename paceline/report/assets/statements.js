@@ -1,7 +1,7 @@
 "use strict";
 // What was said: incidents with what was known when, commands with their results, findings, and the raw records under all.
 const Statements = (() => {
-  const { el, at, soft, tag, words, whole, many, amount, times, number, span, moment, table, part } = Page;
+  const { el, at, soft, place, tag, words, whole, many, amount, times, number, span, moment, table, part } = Page;
   let raw = new Map();
 
   // --- Commands
@@ -30,7 +30,7 @@ const Statements = (() => {
           order(c),
           el("div", { class: "soft small" }, c.approved_by ? `approved by ${c.approved_by}` : `mode ${c.mode}`),
         ],
-        el("span", { class: "who", title: c.target }, c.on),
+        place(c.on, c.target),
         c.reason,
         came(c),
         cited(c.evidence),
@@ -84,8 +84,8 @@ const Statements = (() => {
         if (!body.firstChild) body.append(...incidentBody(i).flat(3).filter(Boolean));
       };
       const until = i.end_ms ? ` to ${moment(i.end_ms)}` : "";
-      const place = `${i.who || "no device or node blamed"}, ${moment(i.onset_ms)}${until}`;
-      const head = [`${words(i.class)} `, tag(i.state, i.state), ` ${place}`];
+      const about = `${i.who || "no device or node blamed"}, ${moment(i.onset_ms)}${until}`;
+      const head = [`${words(i.class)} `, tag(i.state, i.state), ` ${about}`];
       const block = el(
         "details",
         {
@@ -118,7 +118,7 @@ const Statements = (() => {
     el("span", { class: "time" }, moment(f.event_ms, 1)),
     tag(f.severity, f.severity),
     `${words(f.kind)}${f.state === "cleared" ? " cleared" : ""}`,
-    el("span", { class: "who", title: f.about }, f.who),
+    place(f.who, f.about),
     f.text,
     cited(f.evidence),
   ];

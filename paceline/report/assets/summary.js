@@ -3,7 +3,7 @@
 const Summary = (() => {
   const { el, soft, words, many, whole, number, amount, times, span, moment, table, paged, part } = Page;
   const time = (text) => el("span", { class: "time" }, text);
-  const place = (i) => (i.who ? el("span", { class: "who", title: i.culprit }, i.who) : "no device or node");
+  const place = (i) => (i.who ? Page.place(i.who, i.culprit) : "no device or node");
   const lasted = (i) => (i.end_ms ? span((i.end_ms - i.onset_ms) / 1000) : "goes on");
   const acts = (i) => {
     if (!i.commands.length) return "nothing was ordered";
