@@ -40,7 +40,11 @@ def event_time_of(record: Record) -> int | None:
 def ahead_of_append_ns(record: Record, position: Position) -> int:
     """By how much a record's event time is ahead of its append time; a function of the record alone."""
     append_ms = position.append_ms
-    at_ns = event_time_of(record) if append_ms > 0 else None
+    if append_ms <= 0:
+        return 0
+    at_ns = record.__dict__.get("event_time_ns")
+    if at_ns is None:
+        at_ns = event_time_of(record)
     return at_ns - append_ms * 1_000_000 if at_ns is not None else 0
 
 

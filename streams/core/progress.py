@@ -91,27 +91,31 @@ class PartitionClock:
 
 
 class MarkPacer:
-    """Paces the marks of one partition: at most one per `every_ns` of its own time, and never one that falls."""
+    """Paces the marks of one partition: at most one per `every_ns` of its own time, and never one that falls.
+
+    Attributes:
+        next_ns: before which time no mark is due.
+    """
 
     def __init__(self, every_ns: int = 1_000_000_000) -> None:
         self._every_ns = every_ns
-        self._last_ns = -every_ns
+        self.next_ns = 0
 
     def is_early(self, mark_ns: int) -> bool:
         """Whether a mark at this time would come too soon after the last one."""
-        return mark_ns - self._last_ns < self._every_ns
+        return mark_ns < self.next_ns
 
     def due(self, mark_ns: int) -> bool:
         """Whether a mark at this time is to be published now; remembers it."""
-        if mark_ns - self._last_ns < self._every_ns:
+        if mark_ns < self.next_ns:
             return False
-        self._last_ns = mark_ns
+        self.next_ns = mark_ns + self._every_ns
         return True
 
     def snapshot(self) -> int:
-        """Plain data that `restore` takes."""
-        return self._last_ns
+        """Plain data that `restore` takes: the time of the last mark."""
+        return self.next_ns - self._every_ns
 
     def restore(self, snapshot: int) -> None:
         """Replace the state by a snapshot's."""
-        self._last_ns = snapshot
+        self.next_ns = snapshot + self._every_ns

@@ -64,8 +64,12 @@ class _Publisher:
         """(lowest difference, place of its record) by start of the half minute."""
         self.edge = EdgeState()
         # Of the half minute that was last told of, so that nearly every record is seen at once to lower nothing.
-        self.start_ns = -1
+        self.start_ns = -_BUCKET_NS
         self.lowest_ns = 0
+
+    def is_above(self, append_ns: int, difference_ns: int) -> bool:
+        """Whether a difference is of the half minute that was last told of, and above its lowest."""
+        return difference_ns > self.lowest_ns and 0 <= append_ns - self.start_ns < _BUCKET_NS
 
     def note(self, start_ns: int, difference_ns: int, place: list[Any]) -> None:
         """Take a difference that may be the lowest of its half minute; of equal ones the first place counts."""
@@ -107,24 +111,30 @@ class ClockSkew:
         if append_ms <= 0:
             return ()
         append_ns = append_ms * 1_000_000
-        start_ns = append_ns - append_ns % _BUCKET_NS
+        name = f"{level}/{publisher}"
+        known = self._publishers.get(name)
+        if known is None or not known.is_above(append_ns, append_ns - event_time_ns):
+            self._note(name, append_ns, append_ns - event_time_ns, evidence)
+        if append_ns > self._latest_ns:
+            self._latest_ns = append_ns
+        if self._latest_ns - self._judged_ns < _BUCKET_NS + _LATENESS_NS:
+            return ()
+        return self._judge(self._latest_ns - _LATENESS_NS, roster)
+
+    def _note(self, name: str, append_ns: int, difference_ns: int, evidence: Evidence | Position | None) -> None:
+        """Take a difference that may be the lowest of its half minute."""
         if not self._judged_ns:
             oldest_ns = max(0, append_ns - _LATENESS_NS)
             self._judged_ns = oldest_ns - oldest_ns % _BUCKET_NS
+        start_ns = append_ns - append_ns % _BUCKET_NS
         # What is appended to a half minute that was judged already comes from a topic that is read far behind.
-        if start_ns >= self._judged_ns:
-            name = f"{level}/{publisher}"
-            known = self._publishers.get(name)
-            if known is None:
-                known = self._publishers[name] = _Publisher()
-            difference_ns = append_ns - event_time_ns
-            if difference_ns <= known.lowest_ns or start_ns != known.start_ns:
-                place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
-                known.note(start_ns, difference_ns, place)
-        if append_ns > self._latest_ns:
-            self._latest_ns = append_ns
-        until_ns = self._latest_ns - _LATENESS_NS
-        return self._judge(until_ns, roster) if self._judged_ns + _BUCKET_NS <= until_ns else ()
+        if start_ns < self._judged_ns:
+            return
+        known = self._publishers.get(name)
+        if known is None:
+            known = self._publishers[name] = _Publisher()
+        place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
+        known.note(start_ns, difference_ns, place)
 
     def flush(self, roster: Roster) -> Iterator[Finding]:
         """What the half minutes that have ended show: the input has ended."""

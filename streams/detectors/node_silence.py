@@ -115,7 +115,12 @@ class NodeSilence:
     def on_time(self, partition_time_ns: int, roster: Roster) -> Iterable[Finding]:
         """Findings up to 10 s before a time of the partition, in order of event time."""
         until_ns = partition_time_ns - _LATENESS_NS
-        return self._advance(until_ns, roster) if until_ns > self._now_ns else ()
+        if until_ns <= self._now_ns:
+            return ()
+        if self._next_ns() <= until_ns:
+            return self._advance(until_ns, roster)
+        self._now_ns = until_ns
+        return ()
 
     def flush(self, roster: Roster) -> Iterator[Finding]:
         """Findings up to the newest status: the input has ended."""
@@ -125,15 +130,14 @@ class NodeSilence:
     def _advance(self, until_ns: int, roster: Roster) -> Iterator[Finding]:
         if until_ns <= self._now_ns:
             return
-        if self._next_ns() <= until_ns:
-            limits = self._limits.of(roster.policy)
-            while (at_ns := self._next_ns()) <= until_ns:
-                self._now_ns = at_ns
-                # A heartbeat at the very moment at which its node would be silent counts.
-                if self._held and self._held[0][0] == at_ns:
-                    yield from self._apply(limits)
-                else:
-                    yield from self._look_at(limits)
+        limits = self._limits.of(roster.policy)
+        while (at_ns := self._next_ns()) <= until_ns:
+            self._now_ns = at_ns
+            # A heartbeat at the very moment at which its node would be silent counts.
+            if self._held and self._held[0][0] == at_ns:
+                yield from self._apply(limits)
+            else:
+                yield from self._look_at(limits)
         self._now_ns = until_ns
 
     def _next_ns(self) -> int:
@@ -141,7 +145,7 @@ class NodeSilence:
         due_ns = self._due[0][0] if self._due else _NEVER_NS
         return min(due_ns, held_ns)
 
-    def _apply(self, limits: NodeSilenceThresholds) -> Iterator[Finding]:
+    def _apply(self, limits: NodeSilenceThresholds) -> Iterable[Finding]:
         """One status, in its turn."""
         now_ns, node_id, state, own_ns, place = heappop(self._held)
         node = self._nodes.get(node_id)
@@ -153,9 +157,15 @@ class NodeSilence:
             node.masked, node.masked_ns = state, now_ns
         elif state == "start" or node.masked == "stop" or now_ns - node.masked_ns >= limits.maintenance_ns:
             node.masked = None
-        for silent_id in self._waiting:
-            self._look_again(silent_id, now_ns + limits.silent_ns)
-        self._waiting = []
+        if self._waiting:
+            for silent_id in self._waiting:
+                self._look_again(silent_id, now_ns + limits.silent_ns)
+            self._waiting = []
+        return self._is_back(node_id, node, state, limits) if node.onset_ns is not None or node.grouped else ()
+
+    def _is_back(self, node_id: str, node: _Node, state: str, limits: NodeSilenceThresholds) -> Iterator[Finding]:
+        """What there is to say when a silent node is heard."""
+        now_ns = self._now_ns
         if node.is_open:
             words = "heartbeats are back" if node.masked is None else f"said {state}"
             self._look_again(node_id, now_ns + limits.silent_ns)

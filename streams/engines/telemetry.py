@@ -108,11 +108,10 @@ class TelemetryEngine:
         self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
         self._device_peers = DevicePeers(site_id)
-        self._rules_of: dict[type[Record], Callable[[Any, Position], Iterable[Finding]]] = {
+        self._rules_of: dict[type[Record], Callable[[Any, str, Position], Iterable[Finding]]] = {
             GpuFrame: self._of_gpus,
             FabricFrame: self._of_ports,
             NodeStatus: self._of_status,
-            KernelEvent: self._of_event,
         }
         self._take_policy(roster.policy)
 
@@ -136,10 +135,10 @@ class TelemetryEngine:
             self._on_timed(record, source_of(record), position, outputs)  # type: ignore[arg-type]
         elif isinstance(record, KernelEvent):
             if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
-                outputs += self._rules_of[type(record)](record, position)
+                outputs += self._of_event(record, position)
             self._clock.observe(record.node_id, reached_ns(record.event_time_ns, position))
         mark_ns = self._clock.time_ns
-        if self._pacer.due(mark_ns):
+        if mark_ns >= self._pacer.next_ns and self._pacer.due(mark_ns):
             outputs.append(self._mark(mark_ns))
         return outputs
 
@@ -169,7 +168,8 @@ class TelemetryEngine:
         self._follow_policy()
         outputs: list[Record] = []
         for item, place in self._sources.flush():
-            outputs += self._rules_of[type(item)](item, place)
+            _, publisher = _SOURCE_OF[type(item)](item)
+            outputs += self._rules_of[type(item)](item, publisher, place)
         for is_in_force, rule in (
             (self._watches_clocks, self._clock_skew),
             (self._watches_silence, self._node_silence),
@@ -185,10 +185,10 @@ class TelemetryEngine:
         at_ns = record.event_time_ns
         stream = f"{publisher}/{record.agent_session}/{record.record}"
         if self._sources.is_next(stream, record.seq, at_ns):
-            outputs += self._rules_of[type(record)](record, position)
+            outputs += self._rules_of[type(record)](record, publisher, position)
         else:
             for item, place in self._sources.offer(stream, record.seq, at_ns, (record, position)):
-                outputs += self._rules_of[type(item)](item, place)
+                outputs += self._rules_of[type(item)](item, publisher, place)
         reached = reached_ns(at_ns, position)
         self._clock.observe(publisher, reached)
         # The rules of times restore order by themselves, and look at repeats alike.
@@ -210,15 +210,15 @@ class TelemetryEngine:
                 self._clock.leave(finding.subject.node_id)
             yield finding
 
-    def _of_gpus(self, frame: GpuFrame, position: Position) -> list[Finding]:
+    def _of_gpus(self, frame: GpuFrame, node_id: str, position: Position) -> Iterable[Finding]:
         self._device_peers.on_gpus(frame, self._roster)
-        return self._gpus_in_force.on_frame(frame.node_id, frame, self._roster, position)
+        return self._gpus_in_force.on_frame(node_id, frame, self._roster, position)
 
-    def _of_ports(self, frame: FabricFrame, position: Position) -> list[Finding]:
+    def _of_ports(self, frame: FabricFrame, publisher: str, position: Position) -> Iterable[Finding]:
         self._device_peers.on_ports(frame, self._roster)
-        return self._ports_in_force.on_frame(frame.publisher_id, frame, self._roster, position)
+        return self._ports_in_force.on_frame(publisher, frame, self._roster, position)
 
-    def _of_status(self, status: NodeStatus, position: Position) -> Iterable[Finding]:  # noqa: ARG002
+    def _of_status(self, status: NodeStatus, node_id: str, position: Position) -> Iterable[Finding]:  # noqa: ARG002
         self._device_peers.on_status(status, self._roster)
         self._xid.on_status(status)
         return ()
