@@ -46,10 +46,9 @@ EXPECTED_SKIPS = (
     "needs_gpu",
     "needs_kube",
     "needs_kmsg",
-    "needs_chromium",
     "reference_data",
 )
-SKIP_KINDS = (*EXPECTED_SKIPS, "needs_kafka", "needs_slurm", "needs_program", "other")
+SKIP_KINDS = (*EXPECTED_SKIPS, "needs_chromium", "needs_kafka", "needs_slurm", "needs_program", "other")
 DOCKER_IMAGE = "confluentinc/cp-kafka:7.9.0"
 DOCKER_START_S = 120
 BROKER_KINDS = ("docker", "apache", "embedded")

@@ -39,7 +39,7 @@ def test_skips_are_counted_by_what_they_needed(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert (
-        "skips: needs_docker=1 needs_torch=0 needs_gpu=0 needs_kube=0 needs_kmsg=0 needs_chromium=0 reference_data=1 "
+        "skips: needs_docker=1 needs_torch=0 needs_gpu=0 needs_kube=0 needs_kmsg=0 reference_data=1 needs_chromium=0 "
         "needs_kafka=0 needs_slurm=0 needs_program=0 other=0"
     ) in done.stdout
 
