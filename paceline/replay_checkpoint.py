@@ -108,7 +108,15 @@ class Checkpoint:
                 raise UnusableCheckpointError(f"it is of another {', '.join(differing)}")
             state = unpack((frame.unused_data,), head["sha256"])
             return Checkpoint(head["of"], head["position"], head["said"], head["problems"], state)
-        except (zstandard.ZstdError, DamagedSnapshotError, SchemaError, ValueError, KeyError, TypeError, AttributeError):
+        except (
+            zstandard.ZstdError,
+            DamagedSnapshotError,
+            SchemaError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):
             raise UnusableCheckpointError("it is damaged") from None
 
 
