@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import orjson
 
 from schemas.base import Record
 from schemas.payload_forms import Forms
@@ -73,6 +74,11 @@ class StrictReading:
 
     def of_value(self, value: object) -> Record | None:
         """The record in an already parsed JSON value; None where pydantic has to say."""
+        try:
+            # Half a surrogate pair, which some parsers let through, is text to msgspec and none to pydantic.
+            orjson.dumps(value)
+        except orjson.JSONEncodeError:
+            return None
         for form in self._forms.known:
             try:
                 record: Record = form.record_of(msgspec.convert(value, form.type))
