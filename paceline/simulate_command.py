@@ -7,6 +7,7 @@ and epochs and later kernel lines, so that nothing of it is taken for a repeat o
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,13 +21,13 @@ from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveWriter
+from schemas.archive_blocks import is_recorded
 from schemas.events import KernelEvent
 from schemas.fleet import Job
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
-    from pathlib import Path
 
     from agents.simulation.scenario import Scenario
     from schemas.base import Record
@@ -38,6 +39,10 @@ _START_NS = 1_767_225_600_000_000_000
 
 _LINES_A_SECOND = 10_000
 """Numbers of kernel lines between rounds, for each second between their beginnings: far more than one simulates."""
+
+
+class _PlaceError(Exception):
+    """Something cannot be written where it was asked for; the text says why."""
 
 
 def simulate_command(
@@ -55,16 +60,41 @@ def simulate_command(
         0; 1 when brokers did not take all records; 2 when the scenario cannot be met, or where to is not said.
     """
     try:
+        _must_be_free(output, truth_file, scenario_name)
         scenario = default_scenario(nodes=nodes, duration_s=duration_s, seed=seed, scenario=scenario_name)
         if output is not None and bootstrap_servers is None:
             return _write(output, scenario, truth_file)
         if bootstrap_servers is not None and output is None:
             return _publish(bootstrap_servers, scenario, truth_file)
-    except (ScenarioError, OSError) as error:
+    except (ScenarioError, _PlaceError) as error:
         typer.echo(f"paceline: {error}", err=True)
+        return 2
+    except OSError as error:
+        typer.echo(f"paceline: {error.filename or output}: {error.strerror or error}", err=True)
         return 2
     typer.echo("paceline: give either --output FILE or --bootstrap HOST:PORT", err=True)
     return 2
+
+
+def _must_be_free(output: Path | None, truth_file: Path | None, scenario_name: str) -> None:
+    """Hold where to against what else is named, before minutes are spent: a simulated archive may be replaced, all else not.
+
+    Raises:
+        OSError: what is there cannot be read.
+        _PlaceError: something would be written over, or where to is in no directory.
+    """
+    written = [path for path in (output, truth_file) if path is not None]
+    for path in written:
+        if not path.parent.is_dir():
+            raise _PlaceError(f"{path}: {path.parent} is no directory")
+        if path.resolve() == Path(scenario_name).resolve():
+            raise _PlaceError(f"{path} is the scenario: name another file")
+        if path.is_file():
+            with path.open("rb") as there:
+                if is_recorded(there.read(12)):
+                    raise _PlaceError(f"{path} is there already, and was recorded: name another file")
+    if len(written) == 2 and written[0].resolve() == written[1].resolve():
+        raise _PlaceError(f"--output and --truth-file are both {output}")
 
 
 def _write(output: Path, scenario: Scenario, truth_file: Path | None) -> int:

@@ -16,6 +16,7 @@ import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
+from paceline.replay_checkpoint import write_whole
 from paceline.replay_command import UsageError, loaded_policy, report_problems
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from paceline.review.truth_file import NoTruthError, truths_of
@@ -87,11 +88,17 @@ def tune_command(options: TuneOptions) -> int:
         return _refuse(str(error))
     except BrokenProcessPool:
         return _refuse("a process that read an archive has died (out of memory?); fewer --processes or values may help")
+    for archive, one in zip(archives, swept, strict=True):
+        if one.stranger is not None:
+            return _refuse(f"{archive.path}: its truth names {one.stranger}, which is not in it: it is of another run")
     told = _told(archives, tunable, values, swept)
     lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records(told))
     if options.output is not None:
         try:
-            options.output.write_bytes(lines)
+            if options.output.exists():
+                options.output.write_bytes(lines)
+            else:
+                write_whole(options.output, lines)
         except OSError as error:
             return _refuse(f"{options.output}: {error.strerror}")
     if options.as_json:
@@ -119,6 +126,9 @@ def _values(options: TuneOptions, tunable: Tunable) -> tuple[float, ...]:
         raise UsageError(f"--processes is at least 1, not {options.processes}")
     if options.output is not None and not options.output.parent.is_dir():
         raise UsageError(f"--output: {options.output.parent} is no directory")
+    # A device or a pipe is written to; a file may be what somebody recorded.
+    if options.output is not None and (options.output.is_file() or options.output.is_dir()):
+        raise UsageError(f"--output: {options.output} is there already")
     if options.values is not None and options.range_text is None:
         return tunable.values(options.values)
     if options.range_text is not None and options.values is None:
@@ -138,6 +148,7 @@ def _archives(options: TuneOptions) -> list[Incidents]:
         raise UsageError(
             f"{len(options.truth_files)} times --truth for {len(options.archives)} archives: give one for each, in their order"
         )
+    _must_differ(options.archives)
     truths: Sequence[Path | None] = options.truth_files or [_truth_beside(path) for path in options.archives]
     archives = []
     for path, truth in zip(options.archives, truths, strict=True):
@@ -157,8 +168,19 @@ def _archives(options: TuneOptions) -> list[Incidents]:
     return archives
 
 
+def _must_differ(paths: Sequence[Path]) -> None:
+    """What is counted twice looks like more than was seen: intervals narrow, and few faults pass for enough."""
+    given: set[Path] = set()
+    for path in paths:
+        if (real := path.resolve()) in given:
+            raise UsageError(f"{path} is given twice")
+        given.add(real)
+
+
 def _truth_beside(path: Path) -> Path | None:
     """`run.truth.jsonl` for `run.jsonl.zst`, where there is such a file."""
+    if not path.name:
+        return None
     stem = next((path.name.removesuffix(ending) for ending in _ENDINGS if path.name.endswith(ending)), path.name)
     beside = path.with_name(f"{stem}.truth.jsonl")
     return beside if beside.is_file() else None

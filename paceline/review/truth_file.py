@@ -9,9 +9,10 @@ import orjson
 from agents.simulation.truth import Truth
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["NoTruthError", "truths_of"]
+__all__ = ["NoTruthError", "stranger_of", "truths_of"]
 
 
 class NoTruthError(Exception):
@@ -35,3 +36,21 @@ def truths_of(path: Path) -> list[Truth]:
 def _truth(fields: dict[str, Any]) -> Truth:
     typed: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
     return Truth(**typed)
+
+
+def stranger_of(truths: Iterable[Truth], jobs: set[str], gpus: set[str | None]) -> str | None:
+    """A job or GPU of the truth that a recording does not know, which is then of another run; null where all are known.
+
+    Args:
+        truths: the faults.
+        jobs: all that are described; where none is, none is a stranger.
+        gpus: UUIDs of all that are described; likewise.
+    """
+    for truth in truths:
+        if jobs and truth.job_id and truth.job_id not in jobs:
+            return truth.job_id
+        for place in truth.culprits:
+            gpu_uuid = place.get("gpu_uuid")
+            if gpus and gpu_uuid is not None and gpu_uuid not in gpus:
+                return str(gpu_uuid)
+    return None

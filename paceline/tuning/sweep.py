@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.replay_source import ArchiveSource, ReplaySpan
+from paceline.review.truth_file import stranger_of
 from paceline.spawned import results_in_order
 from paceline.tuning.outcome import Listener
 from schemas.archive import NotAnArchiveError
@@ -67,6 +68,7 @@ class Swept:
         values_in_force: the tunable's values while something was judged.
         problems: what in the archive could not be used.
         damage: where it could not be read on, or null.
+        stranger: a job or GPU of the truth that the archive does not know, or null.
     """
 
     in_force: Outcome
@@ -74,6 +76,7 @@ class Swept:
     values_in_force: tuple[float, ...]
     problems: Problems
     damage: str | None
+    stranger: str | None
 
 
 class _Judged:
@@ -121,6 +124,7 @@ class _Part:
     values_in_force: tuple[float, ...]
     problems: Problems
     damage: str | None
+    stranger: str | None
 
 
 class _Reached:
@@ -207,6 +211,8 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
     judged = [_Judged(archive, tunable, value) for value in values]
     problems, damage = Problems(), None
     in_force: set[float] = set()
+    jobs: set[str] = set()
+    gpus: set[str | None] = set()
     source = ArchiveSource(archive.path, ReplaySpan(), archive.is_readable)
     records = decoded(source.lines(lambda bytes_read: _reached.reach(task, bytes_read)), problems)
     try:
@@ -217,14 +223,21 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
                 each.take(record, position)
             if judged[0].pipeline.refusal is not None:
                 problems.note(f"line {number}: {position.topic}: {judged[0].pipeline.refusal}")
-            if not isinstance(record, Job | RankPlacement | Node | Policy):
+            if isinstance(record, Job):
+                jobs.add(record.job_id)
+            elif isinstance(record, RankPlacement | Node):
+                gpus.update(record.gpu_uuid)
+            elif not isinstance(record, Policy):
                 in_force.add(judged[0].value_in_force)
     except NotAnArchiveError as error:
         # What could be read is judged to its end, as a replay does.
         damage = str(error)
     outcomes = tuple(each.outcome() for each in judged)
     problems.counts.update(judged[0].pipeline.counts)
-    return _Part(outcomes, tuple(sorted(in_force)), problems, damage)
+    # What is damaged may have lost what told of them.
+    is_whole = damage is None and not problems.counts["bad_lines"]
+    stranger = stranger_of(archive.truths, jobs, gpus) if archive.truths and is_whole else None
+    return _Part(outcomes, tuple(sorted(in_force)), problems, damage, stranger)
 
 
 def _joined(parts: Sequence[_Part]) -> Swept:
@@ -232,4 +245,4 @@ def _joined(parts: Sequence[_Part]) -> Swept:
     longest = len(parts[0].outcomes)
     turns = [part.outcomes[turn] for turn in range(longest) for part in parts if turn < len(part.outcomes)]
     first = parts[0]
-    return Swept(turns[0], tuple(turns[1:]), first.values_in_force, first.problems, first.damage)
+    return Swept(turns[0], tuple(turns[1:]), first.values_in_force, first.problems, first.damage, first.stranger)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agents.simulation import deliver, load_scenario, simulate
 from paceline.simulate_command import in_round, simulate_command
+from schemas.archive_blocks import BlockWriter
 from schemas.events import KernelEvent
 from schemas.findings import Finding
 from schemas.fleet import Job, RankPlacement
@@ -68,6 +69,23 @@ def test_either_a_file_or_brokers_are_named(tmp_path: Path, capsys: pytest.Captu
     assert simulate_command(tmp_path / "a.jsonl", "localhost:1", 5.0, 4, 0, "healthy", None) == 2
     assert not (tmp_path / "a.jsonl").exists()
     assert capsys.readouterr().err.count("either --output FILE or --bootstrap HOST:PORT") == 2
+
+
+def test_nothing_else_that_was_named_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same, own, recorded = tmp_path / "a.jsonl", tmp_path / "own.toml", tmp_path / "recorded.jsonl.zst"
+    own.write_text("nodes = 4\n")
+    with recorded.open("xb") as stream:
+        BlockWriter(stream, {})
+    before = recorded.read_bytes()
+    assert simulate_command(same, None, 5.0, 4, 0, "healthy", same) == 2
+    assert simulate_command(own, None, 5.0, 4, 0, str(own), None) == 2
+    assert simulate_command(same, None, 5.0, 4, 0, "healthy", tmp_path / "no" / "truth.jsonl") == 2
+    assert simulate_command(recorded, None, 5.0, 4, 0, "healthy", None) == 2
+    assert (same.exists(), own.read_text(), recorded.read_bytes()) == (False, "nodes = 4\n", before)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(str(tmp_path))[0] for line in told] == [
+        "paceline: --output and --truth-file are both ", "paceline: ", "paceline: ", "paceline: ",
+    ]  # fmt: skip
 
 
 def test_a_scenario_that_is_none_is_told_before_anything_is_published(capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,12 +220,33 @@ def test_a_range_is_even_or_by_equal_factors_and_whole_where_only_that_is_a_valu
         (("--values", "0.1", "--truth", "nowhere"), "nowhere: No such file"),
         (("--values", "0.1", "--policy", "nowhere.toml"), "nowhere.toml: No such file"),
         (("--values", "0.1", "-o", "nowhere/a"), "nowhere is no directory"),
+        (("--values", "0.1", "."), ".: Is a directory"),
     ],
 )
 def test_bad_usage_is_status_2_and_one_message(options: tuple[object, ...], why: str, one_slow_rank: Path) -> None:
     ran = run(one_slow_rank, "--threshold", "straggler.floor", *options)
     assert (ran.exit_code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
     assert why in ran.stderr
+
+
+def test_no_archive_is_written_over_or_counted_twice(one_slow_rank: Path) -> None:
+    before = one_slow_rank.read_bytes()
+    ran = run(one_slow_rank, "--threshold", "straggler.floor", "--values", "0.1", "-o", one_slow_rank)
+    assert (ran.exit_code, ran.stderr) == (2, f"paceline: --output: {one_slow_rank} is there already\n")
+    assert one_slow_rank.read_bytes() == before
+    again = one_slow_rank.parent / ".." / one_slow_rank.parent.name / one_slow_rank.name
+    ran = run(one_slow_rank, again, "--threshold", "straggler.floor", "--values", "0.1")
+    assert (ran.exit_code, ran.stderr) == (2, f"paceline: {again} is given twice\n")
+
+
+def test_the_truth_of_another_run_is_refused(slow_ranks: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.truth.jsonl"
+    own = slow_ranks.with_name("slow.truth.jsonl").read_bytes()
+    for name in (b"job-1", b"GPU-"):
+        other.write_bytes(own.replace(name, name + b"0"))
+        ran = run(slow_ranks, "--threshold", "straggler.floor", "--values", "0.1", "--processes", 1, "--truth", other)
+        assert (ran.exit_code, ran.stdout) == (2, "")
+        assert "it is of another run" in ran.stderr
 
 
 def test_a_torn_archive_is_judged_as_far_as_it_goes_and_told(slow_ranks: Path, tmp_path: Path) -> None:
