@@ -42,16 +42,16 @@ _STEPS = topic_of(StepResult).name
 
 
 def diff_command(a: str, b: str, as_json: bool, truth_file: Path | None, site_id: str | None) -> int:
-    """Compare; 0 when both say the same, 1 when they differ, 2 when one cannot be used."""
+    """Compare; 0 when both say the same, 1 when they differ, 2 when one, or a line of one, cannot be used."""
     try:
         truths = truths_of(truth_file) if truth_file is not None else None
-        left, right = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
+        (left, left_status), (right, right_status) = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
     except (BoundError, RangeError, NotAnArchiveError, NoTruthError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     differences = compare(left, right)
     tell(left, right, differences, as_json, truths)
-    return 1 if differs(differences) else 0
+    return max(left_status, right_status, 1 if differs(differences) else 0)
 
 
 def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
@@ -102,23 +102,24 @@ def _both(
     return was, would
 
 
-def _loaded(text: str, name: str, site_id: str | None) -> Said:
-    """A side by its file.
+def _loaded(text: str, name: str, site_id: str | None) -> tuple[Said, int]:
+    """A side by its file, and 2 if lines of it could not be used, else 0.
 
     Raises:
         NotAnArchiveError: it cannot be read.
         UsageError: there is nothing in it to compare.
     """
-    said, inputs = Said(f"{name} ({text})"), 0
+    said, inputs, problems = Said(f"{name} ({text})"), 0, Problems()
     with closing(open_source(text, ReplaySpan(), has_outputs=True)) as source:
         for line in source.lines(lambda _: None):
             if not isinstance(line, ArchiveLine):
                 raise UsageError(f"{text}: line {line.number}: {line.reason}")
-            inputs += _take(said, line)
+            inputs += _take(said, line, problems)
         recorded_site = source.site_id
     if not said.is_empty or said.heard.steps:
-        return said
+        return said, report_problems(problems, None)
     if not inputs:
+        report_problems(problems, None)
         raise UsageError(f"{text}: there are neither findings, incidents and commands in it nor inputs to replay")
     typer.echo(f"{text}: no outputs in it; it is replayed", err=True)
     problems = Problems()
@@ -129,15 +130,15 @@ def _loaded(text: str, name: str, site_id: str | None) -> Said:
             problems,
         ):
             said.take(record)
-    report_problems(problems, None)
-    return said
+    return said, report_problems(problems, None)
 
 
-def _take(said: Said, line: ArchiveLine) -> int:
+def _take(said: Said, line: ArchiveLine, problems: Problems) -> int:
     """Take a line; 1 for an input. Frames and steps are passed over undecoded."""
     try:
         topic = topic_named(line.topic)
-    except SchemaError:
+    except SchemaError as error:
+        problems.note(f"{said.name}: line {line.number}: {error}")
         return 0
     if topic.name not in OUTPUTS and topic.name != _STEPS and topic.family not in {"policy", "jobs"}:
         at_ns = line.value.get("event_time_ns") if isinstance(line.value, dict) else None
@@ -148,5 +149,5 @@ def _take(said: Said, line: ArchiveLine) -> int:
     try:
         said.take(decode_value(line.topic, line.value))
     except SchemaError as error:
-        typer.echo(f"unusable: line {line.number}: {line.topic}: {error}", err=True)
+        problems.note(f"{said.name}: line {line.number}: {line.topic}: {error}")
     return 0

@@ -19,6 +19,7 @@ from schemas.archive import ArchiveWriter
 from schemas.findings import Finding, Subject
 from schemas.fleet import Policy, RulePolicy
 from schemas.remediation import Cause, Command, Incident, Target
+from streams.replay import ndjson_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,6 +211,20 @@ def test_an_output_file_compares_with_the_archive_that_it_came_of(slow_rank: Pat
     differs = run("diff", str(out), str(tmp_path / "fewer.ndjson"))
     assert differs.exit_code == 1
     assert "missing  command" in differs.stdout
+
+
+@pytest.mark.parametrize("topic", ["paceline.findings.v1", "paceline.tides.v1"])
+def test_lines_that_cannot_be_used_are_named_by_side_and_never_end_in_the_status_of_the_same(
+    tmp_path: Path, topic: str
+) -> None:
+    whole, torn = tmp_path / "whole.ndjson", tmp_path / "torn.ndjson"
+    whole.write_bytes(ndjson_line(finding(1)))
+    torn.write_bytes(whole.read_bytes() + b'{"topic":"%s","value":{}}\n' % topic.encode())
+    told = run("diff", str(whole), str(torn))
+    assert told.exit_code == 2
+    assert "missing 0, new 0" in told.stdout
+    assert f"unusable: B ({torn}): line 2: " in told.stderr
+    assert run("diff", str(whole), str(whole)).exit_code == 0
 
 
 def test_a_replay_goes_on_with_its_file_and_writes_the_same(slow_rank: Path, tmp_path: Path) -> None:
