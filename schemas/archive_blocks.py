@@ -163,7 +163,7 @@ class _Reader:
         is_first = True
         while True:
             self._stream.seek(self.at)
-            start = self._stream.read(12)
+            begin, start = self.at, self._stream.read(12)
             if not start:
                 break
             note = self._note(start)
@@ -175,8 +175,17 @@ class _Reader:
                 if not self._seek_note():
                     break
                 continue
-            if is_first and note["note"] == "head":
-                _check_version(note, self._name)
+            if note["note"] == "head":
+                if is_first:
+                    _check_version(note, self._name)
+                elif not self._has_ended:
+                    yield Damage(
+                        begin, f"byte {begin}: another recording begins, and the one before it has no end", self._line
+                    )
+                if note.get("archive_version") != ARCHIVE_VERSION:
+                    yield self._other_version(begin, note)
+                    return
+                self._has_ended, self._block, self._line = False, 0, 1
             is_first = False
             if note["note"] != "block":
                 self._has_ended = self._has_ended or note["note"] == "end"
@@ -205,6 +214,15 @@ class _Reader:
     def _lost_note(self) -> Damage:
         after = f"after block {self._block - 1}" if self._block else "at the beginning"
         return Damage(self.at, f"byte {self.at}, {after}: there is no readable note", self._line)
+
+    def _other_version(self, at: int, head: dict[str, Any]) -> Damage:
+        version = head.get("archive_version")
+        return Damage(
+            at,
+            f"byte {at}: an archive of version {version} is appended; this paceline reads version {ARCHIVE_VERSION}, and "
+            "leaves out all from there on",
+            self._line,
+        )
 
     def _seek_note(self) -> bool:
         """Go to the next note that can be read; false when there is none."""

@@ -164,6 +164,26 @@ def test_damage_before_the_line_that_is_read_from_is_not_told(path: Path) -> Non
     assert [line.number for line in read_archive(path, is_tolerant=True, from_line=2)] == list(range(26, 101))
 
 
+def test_of_recordings_one_behind_the_other_each_is_held_to_its_own_end_and_version(path: Path) -> None:
+    def told(*parts: bytes) -> tuple[int, list[str]]:
+        path.write_bytes(b"".join(parts))
+        return len(offsets(path, is_tolerant=True)), [line.reason for line in bad(path)]
+
+    other = io.BytesIO()
+    BlockWriter(other, {"archive_version": 9}).end({})
+    lines, whole, torn = BLOCKS * PER_BLOCK, data(), data(ends=False)
+    assert told(whole, whole) == (2 * lines, [])
+    assert told(torn, whole) == (
+        2 * lines,
+        [f"byte {len(torn)}: another recording begins, and the one before it has no end"],
+    )
+    read, (reason,) = told(whole, other.getvalue(), whole)
+    assert read == lines
+    assert reason.startswith(f"byte {len(whole)}: an archive of version 9 is appended; this paceline reads version 1")
+    with pytest.raises(NotAnArchiveError, match="of version 9 is appended"):
+        offsets(path)
+
+
 def test_an_archive_of_a_later_version_is_refused(path: Path) -> None:
     stream = io.BytesIO()
     BlockWriter(stream, {"archive_version": 2})
