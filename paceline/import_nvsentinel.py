@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from contextlib import ExitStack
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import typer
@@ -33,7 +34,8 @@ def import_nvsentinel(
     """Import a file or a stream.
 
     Returns:
-        0; 2 when the file cannot be read, nothing of it was taken, or brokers did not take all.
+        0; 2 when the file cannot be read, nothing of it was taken, or brokers did not take all. Without any event no archive
+        is written: what is at its place stays.
     """
     if (output is None) == (bootstrap_servers is None):
         typer.echo("paceline: either --output or --bootstrap", err=True)
@@ -48,8 +50,7 @@ def import_nvsentinel(
             refused = _refusals(stack, dead_letters)
             records = _records(stream, events, refused)
             if output is not None:
-                _archive(output, records)
-                is_whole = True
+                is_whole = _archive(output, records, events)
             else:
                 assert bootstrap_servers is not None
                 is_whole = _publish(bootstrap_servers, records)
@@ -95,12 +96,17 @@ def _refusals(stack: ExitStack, path: Path | None) -> Callable[[int, Refused], N
     return take
 
 
-def _archive(output: Path, records: Iterator[tuple[int, Record]]) -> None:
+def _archive(output: Path, records: Iterator[tuple[int, Record]], events: HealthEvents) -> bool:
     from schemas.archive import ArchiveWriter
 
+    first = list(islice(records, 1))
+    if not events.counts["events"]:
+        typer.echo(f"paceline: there is no event in it: {output} is not written", err=True)
+        return False
     with ArchiveWriter.open(output) as archive:
-        for arrival_ns, record in records:
+        for arrival_ns, record in chain(first, records):
             archive.write(record, arrival_ns)
+    return True
 
 
 def _publish(bootstrap_servers: str, records: Iterator[tuple[int, Record]]) -> bool:

@@ -341,12 +341,23 @@ def test_a_replay_of_the_archive_answers_the_fatal_code_and_nothing_else(tmp_pat
         assert [record for record in said(quiet) if isinstance(record, Incident | Command)] == []
 
 
+@pytest.mark.parametrize("text", ["", '{"a": 1}\n'])
+def test_an_archive_is_not_replaced_by_one_of_no_event(tmp_path: Path, text: str) -> None:
+    source, archive = tmp_path / "events.jsonl", tmp_path / "a.jsonl"
+    source.write_text(text)
+    archive.write_text("what was there")
+    run = CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(archive)])
+    assert (run.exit_code, f"{archive} is not written" in run.output) == (2, True)
+    assert archive.read_text() == "what was there"
+
+
 def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:
     source = tmp_path / "events.jsonl"
     source.write_text('{"a": 1}\n')
     run = CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(tmp_path / "a.jsonl")])
     assert run.exit_code == 2
     assert "line 1: no checkName" in run.output
+    assert not (tmp_path / "a.jsonl").exists()
     both = CliRunner().invoke(app, ["import", "nvsentinel", str(source)])
     assert both.exit_code == 2
     assert "either --output or --bootstrap" in both.output
