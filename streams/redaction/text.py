@@ -41,7 +41,13 @@ _FIGURE = re.compile(
 _SHORT = re.compile(
     r"[pP]\d{2,3}|(?:s?xid|XID|SXid|Xid)-?\d+|NVLink\d|L\d|Gen\d|x\d{1,2}|IPv[46]|[Pp]2[Pp]|C2C|mlx5|bnxt_en"
 )
-_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|(?:[0-9a-fA-F]{2}[:-]){5,}[0-9a-fA-F]{2}", re.ASCII)
+_ADDRESS = re.compile(
+    r"\d{1,3}(?:\.\d{1,3}){3}(?:[:/][\d.]+)?|(?:[0-9a-fA-F]{2}[:-]){5,}[0-9a-fA-F]{2}"
+    r"|(?:(?=.*::)(?=:*[0-9a-fA-F])[0-9a-fA-F:]+(?::\d{1,3}(?:\.\d{1,3}){3})?|(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}"
+    r"|(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4})(?:%[\w.\-]+)?(?:/\d{1,3})?",
+    re.ASCII,
+)
+"""Of IPv4, of MAC, of IPv6 (with `::`, or of eight groups), and GUIDs of InfiniBand; a PCI address or a time has none of these forms."""
 _PROCESS = re.compile(
     r"\b(?P<what>pid|tgid|uid|comm|user|name|process|hostname|host)(?P<is>\s*[=:]\s*)"
     r"(?P<who>'[^']*'|\"[^\"]*\"|<[^>]*>|[^,\s]+)",
@@ -123,7 +129,8 @@ def _word(word: str, is_behind_place: bool, names: Names, stays: Callable[[str],
         return known
     if word.startswith("/") and len(word) > 1:
         return word if word in SYSTEM_PATHS else "<path>"
-    bare = word.rstrip(".:")
+    # The colons at the end of `2001:db8::` are its own.
+    bare = word.rstrip(".") if word.endswith("::") else word.rstrip(".:")
     if bare != word and bare:
         return _word(bare, is_behind_place, names, stays) + word[len(bare) :]
     if _ADDRESS.fullmatch(word) or "://" in word or "@" in word:

@@ -323,6 +323,11 @@ def test_record_redact_leaves_the_redacted_archive_alone(tmp_path: Path) -> None
             "pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
         ),
         ("ssh alice@10.0.3.7 /home/alice/x failed", "<word> <address> <path> failed"),
+        (
+            "from 2001:0db8:85a3:0000:0000:8a2e:0370:7334 to [2001:db8::17]: fe80::1%ens1f0np0 ::ffff:10.0.3.7 2001:db8::/32",
+            "from <address> to [<address>]: <address> <address> <address>",
+        ),
+        ("port 1070:fd03:0012:3456 of 10.0.3.0/255.255.255.0 at 03:00:00", "port <address> of <address> at 03:00:00"),
         ("serial 1324521087654 mac 0c:42:a1:7e:10:9f", "<word> <word> <word> <address>"),
         ("Nov 30 03:00:00 athena kernel: error", "<word> 30 03:00:00 <word> kernel: error"),
     ],
