@@ -16,7 +16,7 @@ from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, report_problems, usable_site
 from paceline.replay_source import ReplaySpan, open_source
 from paceline.report.collected import Collected
-from paceline.report.page import render_page
+from paceline.report.page import PAGE_START, render_page
 from paceline.report.page_data import page_data
 from paceline.report.statements import cited_places
 from schemas.archive import ArchiveLine, NotAnArchiveError
@@ -56,6 +56,7 @@ def report_command(
     """
     problems = Problems()
     try:
+        _must_be_free(output)
         wanted = ReplaySpan.parse(*span, "10m")
         with closing(open_source(source, wanted, is_readable, has_outputs=True)) as first:
             site_id = usable_site(site if site is not None else first.site_id or "replay")
@@ -86,6 +87,24 @@ def report_command(
     return report_problems(problems, None)
 
 
+def _must_be_free(output: Path) -> None:
+    """Hold where to against what is there, before minutes are spent: a page may be replaced by another, all else not.
+
+    Raises:
+        OSError: what is there cannot be read.
+        UsageError: something else would be written over, or where to is in no directory.
+    """
+    if not output.parent.is_dir():
+        raise UsageError(f"{output}: {output.parent} is no directory")
+    if output.is_dir():
+        raise UsageError(f"{output} is a directory: name a file")
+    if output.is_file():
+        with output.open("rb") as there:
+            start = there.read(len(PAGE_START))
+        if start and start != PAGE_START:
+            raise UsageError(f"{output} is there already, and is no page: name another file")
+
+
 def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Problems) -> tuple[Collected, bool]:
     """Everything in one pass; statements of the replay only where none was recorded.
 
@@ -97,7 +116,7 @@ def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Prob
     # Where its manifest says so, nothing has to be replayed.
     is_recorded, has_results = source.has("findings"), source.has("step-results")
     with ProgressBar("reading", source.total) as bar:
-        for _, record, position in decoded(source.lines(bar.reach), problems):
+        for number, record, position in decoded(source.lines(bar.reach), problems):
             if isinstance(record, _SAID):
                 is_recorded = is_recorded or isinstance(record, Finding | Incident | Command)
                 has_results = has_results or isinstance(record, StepResult)
@@ -107,6 +126,8 @@ def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Prob
                 collected.take_input(record, position)
             if not (is_recorded and has_results):
                 replayed += _bounded(pipeline.on_record(record, position))
+                if pipeline.refusal is not None:
+                    problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
         if not (is_recorded and has_results):
             replayed += pipeline.flush()
     for record in replayed:

@@ -12,7 +12,10 @@ from typing import Any
 
 import orjson
 
-__all__ = ["SCRIPTS", "render_page"]
+__all__ = ["PAGE_START", "SCRIPTS", "render_page"]
+
+PAGE_START = b"<!doctype html>\n"
+"""A file that begins otherwise is no page."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _UPLOT = "uPlot-1.6.32"
@@ -39,7 +42,7 @@ def render_page(data: dict[str, Any], title: str) -> bytes:
     # In JSON a `<` stands in texts alone, and its escape there is the same text: nothing can end the data or begin a tag.
     packed = orjson.dumps(data).replace(b"<", b"\\u003c")
     parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        f'{PAGE_START.decode()}<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         f"<title>{escape(title)}</title>",

@@ -160,6 +160,22 @@ def test_inputs_alone_are_replayed_and_the_page_says_so(archive: Path) -> None:
     assert cited <= {record["id"] for record in data["raw"]}
 
 
+def test_a_page_replaces_a_page_and_nothing_else(archive: Path, tmp_path: Path) -> None:
+    before, page, link = archive.read_bytes(), tmp_path / "page.html", tmp_path / "link.html"
+    link.symlink_to(archive)
+    for place, why in (
+        (archive, "is there already, and is no page"),
+        (link, "is there already, and is no page"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "none" / "page.html", "is no directory"),
+    ):
+        told = CliRunner().invoke(app, ["report", str(archive), "-o", str(place)])
+        assert (told.exit_code, why in told.output) == (2, True)
+    assert archive.read_bytes() == before
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["report", str(archive), "-o", str(page)]).exit_code == 0
+
+
 def test_what_was_recorded_is_shown_as_it_was_said_with_its_arrival(archive: Path, tmp_path: Path) -> None:
     incident = Incident(
         incident_id="inc-x",
