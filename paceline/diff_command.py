@@ -90,14 +90,17 @@ def _both(
             if time_of(output) >= shown_from_ns:
                 said.take(output)
 
-    for _, record, position in decoded(lines, problems):
+    for number, record, position in decoded(lines, problems):
         for pipeline, said in pipelines:
             if said is would and isinstance(record, Policy):
                 continue
             said.saw(record)
             take(said, pipeline.on_record(record, position))
+            if said is was and pipeline.refusal is not None:
+                problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
     for pipeline, said in pipelines:
         take(said, pipeline.flush())
+    problems.counts.update(pipelines[0][0].counts)
     would.policy = other
     return was, would
 

@@ -197,6 +197,21 @@ def test_a_policy_that_changes_nothing_is_status_0(slow_rank: Path, tmp_path: Pa
     assert "changed 0, missing 0, new 0" in told.stdout
 
 
+@pytest.mark.parametrize("asked", ["replay --what-if --policy same.toml", "report -o page.html"])
+def test_a_record_from_ahead_of_its_arrival_is_named_wherever_it_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "same.toml").write_text("[rules.straggler]\nthresholds = { floor = 0.03 }\n")
+    with ArchiveWriter.open(tmp_path / "ahead.jsonl") as archive:
+        archive.write(gpu_frame(1), at(1))
+        archive.write(step_timing(1, 9_000, [200_000] * 8), at(2))
+    told = run(*asked.split(), "ahead.jsonl")
+    assert told.exit_code == 2
+    assert "unusable: line 2: paceline.step-timings.v1: event time is more than" in told.stderr
+    assert "bad_lines=1" in told.stderr
+
+
 def test_what_if_without_a_policy_is_bad_usage(slow_rank: Path) -> None:
     assert run("replay", str(slow_rank), "--what-if").exit_code == 2
 
