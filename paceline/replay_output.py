@@ -72,7 +72,8 @@ class ReplayOutput:
             there = self._known.readline()
             if there == line:
                 return
-            if there.endswith(b"\n"):
+            # A line that is torn is the beginning of this one; zeros are what a power cut leaves behind it.
+            if there.endswith(b"\n") or not line.startswith(there.rstrip(b"\0")):
                 raise OtherReplayError(f"{self._path}: line {self.lines} is of another replay")
             self._known.seek(at)
             self._known.truncate()

@@ -24,6 +24,7 @@ from interrupted_replays import PER_DOT, interrupted_at
 import paceline.replay_command
 from paceline.replay_checkpoint import CheckpointPace, checkpoint_of
 from paceline.replay_command import ReplayOptions, replay_command
+from paceline.replay_output import OtherReplayError, ReplayOutput
 from schemas.archive import ArchiveWriter
 from schemas.archive_blocks import BlockWriter
 from schemas.fleet import RulePolicy
@@ -278,6 +279,23 @@ def test_what_begins_without_a_look_back_leaves_no_old_checkpoint(recorded: Case
     (recorded.directory / "out").unlink()
     recorded.replayed("out", 10, is_resumed=False)
     assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("there", [b'{"a": 1}', b"\x28\xb5\x2f\xfd\0\0"])
+def test_a_line_that_is_no_torn_one_of_this_replay_stays(there: bytes, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(there)
+    other = ReplayOutput(tmp_path / "other", is_resumed=True, to_stdout=False)
+    with other, pytest.raises(OtherReplayError, match="line 1 is of another replay"):
+        other.write(b'{"topic":"a"}\n')
+    assert (tmp_path / "other").read_bytes() == there
+
+
+@pytest.mark.parametrize("there", [b"", b'{"top', b'{"top\0\0\0\0\0\0\0\0\0\0'])
+def test_a_torn_line_is_written_anew(there: bytes, tmp_path: Path) -> None:
+    (tmp_path / "torn").write_bytes(there)
+    with ReplayOutput(tmp_path / "torn", is_resumed=True, to_stdout=False) as output:
+        output.write(b'{"topic":"a"}\n')
+    assert (tmp_path / "torn").read_bytes() == b'{"topic":"a"}\n'
 
 
 def test_a_comparison_begins_anew_as_it_needs_all_that_was_recorded(recorded: Case) -> None:
