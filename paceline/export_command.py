@@ -78,6 +78,10 @@ def _export(text: str, directory: Path, span: ReplaySpan, is_tolerant: bool) -> 
                     tables.take(record, position)
             for note in source.notes:
                 typer.echo(note, err=True)
+        if not tables.rows:
+            report_problems(problems, None)
+            typer.echo(f"paceline: {text}: there is no record in it to export", err=True)
+            return 2
         partial.chmod(0o755)
         partial.rename(directory)
     finally:

@@ -161,6 +161,9 @@ def _redact(archive: Path, output: Path, key: bytes, is_tolerant: bool) -> int:
                         elif _is_topic(line.topic):
                             writer.looked_at(line.topic, line.partition, line.offset)
                     _end(writer, known, redactor, damaged)
+                    if not writer.lines and (damaged or known is None):
+                        # A copy would read as a recording in which nothing was found.
+                        raise _RedactionError(f"{archive}: there is no record in it to copy")
                     os.fsync(stream.fileno())
                 partial.replace(output)
             finally:

@@ -202,6 +202,13 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path, capsys: pytest.
     assert "is there already" in capsys.readouterr().err
 
 
+def test_what_holds_no_record_leaves_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("no archive\n")
+    assert export_command(str(tmp_path / "notes.txt"), tmp_path / "out", None, None, is_tolerant=False) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert "there is no record in it" in capsys.readouterr().err
+
+
 def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(parquet.MissingPyarrowError, match=r"paceline\[parquet\]"):

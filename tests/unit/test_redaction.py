@@ -272,6 +272,14 @@ def test_a_damaged_archive_is_refused_until_it_is_asked_for(tmp_path: Path) -> N
 # --- Keys -------------------------------------------------------------------------------------------------------------
 
 
+def test_of_what_holds_no_record_there_is_no_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would replay as a recording in which nothing was found."""
+    (tmp_path / "notes.txt").write_text("no archive\n")
+    assert redact_command(tmp_path / "notes.txt", tmp_path / "copy.jsonl.zst", None, is_tolerant=False) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert "there is no record in it" in capsys.readouterr().err
+
+
 def test_archives_of_one_key_map_alike_and_a_drawn_key_is_another_each_time(tmp_path: Path) -> None:
     archive = tmp_path / "a.jsonl"
     with ArchiveWriter.open(archive) as writer:
