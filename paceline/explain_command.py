@@ -93,6 +93,8 @@ def _from_archive(
     remade = find_again(archive_lines(archive), finding_id, _SITE, _policy(policy_file))
     finding = remade.finding or remade.recorded
     if finding is None:
+        # It may have been said in a line, or have come of one, that could not be used.
+        report_problems(remade.problems, None)
         raise _UnusableError(f"{archive}: no finding {finding_id}; {_told(remade.known)}")
     assert remade.roster is not None
     evidence = cited_records(archive_lines(archive), finding)

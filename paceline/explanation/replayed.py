@@ -140,11 +140,13 @@ def find_again(
         if found is None:
             pipeline.flush()
             break
-        _, record, position = found
+        number, record, position = found
         if position.topic == _FINDINGS:
             _note_recorded(watch.remade, record, finding_id)
             continue
         pipeline.on_record(record, position)
+        if pipeline.refusal is not None:
+            watch.remade.problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
     if damage is not None and watch.remade.finding is None and watch.remade.recorded is None:
         raise damage
     if watch.remade.roster is None:

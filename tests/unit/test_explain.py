@@ -295,6 +295,7 @@ def test_what_a_replay_refuses_does_not_decide_here_either(tmp_path: Path) -> No
     result = CliRunner().invoke(app, ["explain", finding.finding_id, str(archive)])
     assert result.exit_code == 2
     assert f"no finding {finding.finding_id}; no finding comes of it at all" in result.stderr
+    assert "unusable: line 3: paceline.step-timings.v1: " in result.stderr
 
 
 def test_a_finding_that_was_only_recorded_is_explained_from_the_records_it_cites(tmp_path: Path) -> None:
