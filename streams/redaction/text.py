@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from schemas.gpu_parts import parts
-from streams.redaction.words import SYSTEM_PATHS, driver_words, is_usual
+from streams.redaction.words import SYSTEM_PATHS, driver_words, is_common, is_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ _LONG_DIGITS = 10
 _PSEUDONYM = re.compile(r"x-[0-9a-f]{12}")
 _MOST_WEAK = 2
 _PLACES = frozenset({"node", "nodes", "job", "jobs", "switch", "rack", "zone", "leaf", "pod", "rail", "site", "host"})
-"""Words behind which a name of digits, or of two letters, is a name and not a figure."""
+"""Words behind which a name of digits, of two letters, or that is a common word, is a name and nothing else."""
 
 
 @cache
@@ -146,7 +146,7 @@ def _word(word: str, is_behind_place: bool, names: Names, stays: Callable[[str],
 
 
 def _known(word: str, is_behind_place: bool, names: Names) -> str | None:
-    is_weak = (word.isdigit() and len(word) < 5) or len(word) <= _MOST_WEAK
+    is_weak = (word.isdigit() and len(word) < 5) or len(word) <= _MOST_WEAK or is_common(word)
     return names.known(word) if not is_weak or is_behind_place else None
 
 

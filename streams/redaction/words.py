@@ -6,8 +6,9 @@ import re
 from functools import cache
 
 from schemas import catalog
+from streams.decisions.advice import ADVICE
 
-__all__ = ["SYSTEM_PATHS", "driver_words", "is_usual"]
+__all__ = ["SYSTEM_PATHS", "driver_words", "is_common", "is_usual"]
 
 _OF_SITES = """
 default default_pg default_group undefined world global model data tensor pipeline context sequence expert intra inter node
@@ -53,6 +54,13 @@ mellanox nvl rdma roce infiniband ethernet bond primary active inactive backup c
 """
 """What kernels and drivers print about devices and links."""
 
+_OF_RULES = """
+slower faster than its their peers factor rank ranks thermal violation same on by progress dumps explained incident training step steps
+job jobs node nodes waits waiting busy pause frames received transmitted transmits receives stopped below above best hour slowdown over
+reference own flat groups transfers take took longer some few recorded name anybody again target trailing minute hangs
+"""
+"""Of what rules make most of their texts."""
+
 _PATHS = "/ /boot /data /dev/shm /home /local /mnt /opt /root /run /scratch /tmp /var /var/lib /var/log /var/tmp"
 SYSTEM_PATHS = frozenset(_PATHS.split())
 """Paths that every host may have."""
@@ -84,3 +92,17 @@ def driver_words() -> frozenset[str]:
     named += [(entry.name, entry.mnemonic) for entry in catalog.sxids().values()]
     words = (word for name, mnemonic in named for word in re.findall(r"[a-z]+", f"{name} {mnemonic or ''}".lower()))
     return frozenset({*_OF_KERNELS.split(), *words})
+
+
+def is_common(word: str) -> bool:
+    """Whether texts say a word whatever a site is called.
+
+    Were it renamed there because something has it for a name, the sentence around it would tell the name.
+    """
+    return word.lower() in _common_words()
+
+
+@cache
+def _common_words() -> frozenset[str]:
+    advice = (word for text in ADVICE.values() for word in re.findall(r"[a-z]+", text.lower()))
+    return frozenset({*driver_words(), *_OF_RULES.split(), *advice})

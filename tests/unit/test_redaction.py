@@ -354,6 +354,21 @@ def test_a_text_of_our_own_is_searched_for_every_name_of_the_archive() -> None:
     )
 
 
+def test_a_name_that_is_a_common_word_is_told_by_no_sentence_around_it() -> None:
+    names = Names(KEY)
+    for name in ("gpu", "rank", "slower", "heat.example.org"):
+        names.of(name)
+    for text in (
+        "rank 5 is slower than its peers by a factor of 1.54",
+        ADVICE["thermal"],
+        "Xid 79 (GPU has fallen off the bus)",
+    ):
+        assert said(text, names) == text
+    assert said("job slower waits for node gpu", names) == f"job {names.of('slower')} waits for node {names.of('gpu')}"
+    raw = "NVRM: Xid (PCI:0000:52:00): 79, GPU has fallen off the bus."
+    assert line(raw, names) == raw
+
+
 @settings(max_examples=25)
 @given(
     st.from_regex(r"zq[a-z]{1,6}[0-9]{0,4}(?:[-_][a-z0-9]{1,5}){0,2}(?:\.zq[a-z]{2,5}\.[a-z]{2,3})?", fullmatch=True),
