@@ -351,6 +351,20 @@ def test_an_archive_is_not_replaced_by_one_of_no_event(tmp_path: Path, text: str
     assert archive.read_text() == "what was there"
 
 
+@pytest.mark.parametrize(
+    "command", ["nvsentinel in", "steps other in", "op-trace in --layout x", "op-trace x --layout in"]
+)
+def test_an_archive_does_not_replace_what_it_is_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps(event())
+    (tmp_path / "in").write_text(text)
+    run = CliRunner().invoke(app, ["import", *command.split(), "-o", "./in"])
+    assert (run.exit_code, "is what is to be imported" in run.output) == (2, True)
+    assert (tmp_path / "in").read_text() == text
+
+
 def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:
     source = tmp_path / "events.jsonl"
     source.write_text('{"a": 1}\n')
