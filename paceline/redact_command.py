@@ -58,6 +58,7 @@ def redact_command(archive: Path, output: Path, key_file: Path | None, is_tolera
     """
     try:
         _must_be_new(output)
+        _must_be_apart(output, key_file)
         _must_be_a_file(archive)
         return _redact(archive, output, _key(key_file), is_tolerant)
     except (NotAnArchiveError, _RedactionError) as error:
@@ -78,6 +79,7 @@ def record_redacted(output: Path, key_file: Path | None, record: Callable[[Path]
     """
     try:
         _must_be_new(output)
+        _must_be_apart(output, key_file)
         _key(key_file)
     except (_RedactionError, OSError) as error:
         typer.echo(f"paceline: {error}", err=True)
@@ -104,7 +106,9 @@ def record_redacted(output: Path, key_file: Path | None, record: Callable[[Path]
 
 
 def _must_be_a_file(archive: Path) -> None:
-    if archive.exists() and not archive.is_file():
+    if not archive.exists():
+        raise _RedactionError(f"{archive}: No such file or directory")
+    if not archive.is_file():
         raise _RedactionError(f"{archive}: it is read twice, and must be a file")
 
 
@@ -113,6 +117,14 @@ def _must_be_new(output: Path) -> None:
         raise _RedactionError(f"{output}: an archive is compressed; name it .jsonl.zst")
     if output.exists():
         raise _RedactionError(f"{output} is there already")
+
+
+def _must_be_apart(output: Path, key_file: Path | None) -> None:
+    """Before a key is made: it must neither be where the copy goes, nor be made for a copy that has no place."""
+    if not output.parent.is_dir():
+        raise _RedactionError(f"{output}: {output.parent} is no directory")
+    if key_file is not None and key_file.resolve() == output.resolve():
+        raise _RedactionError(f"--output and --redact-key are both {output}")
 
 
 def _key(key_file: Path | None) -> bytes:

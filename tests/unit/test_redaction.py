@@ -280,6 +280,16 @@ def test_of_what_holds_no_record_there_is_no_copy(tmp_path: Path, capsys: pytest
     assert "there is no record in it" in capsys.readouterr().err
 
 
+def test_no_key_is_made_for_a_copy_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, there = tmp_path / "site.key", tmp_path / "a.jsonl"
+    assert redact_command(there, tmp_path / "copy.jsonl.zst", key, is_tolerant=False) == 2
+    there.write_text("{}\n")
+    assert redact_command(there, tmp_path / "no" / "copy.jsonl.zst", key, is_tolerant=False) == 2
+    assert redact_command(there, tmp_path / "copy.jsonl.zst", tmp_path / "copy.jsonl.zst", is_tolerant=False) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+    assert "--output and --redact-key are both" in capsys.readouterr().err
+
+
 def test_archives_of_one_key_map_alike_and_a_drawn_key_is_another_each_time(tmp_path: Path) -> None:
     archive = tmp_path / "a.jsonl"
     with ArchiveWriter.open(archive) as writer:
