@@ -16,6 +16,7 @@ from paceline.explanation.explain import explained
 from paceline.explanation.recorded import history_around
 from paceline.explanation.replayed import find_again
 from paceline.explanation.text import explanation_lines
+from paceline.one_line import one_line
 from paceline.replay_command import report_problems
 from schemas.archive import BadLine, NotAnArchiveError, read_archive
 from streams.core.policy_file import load_policy
@@ -63,7 +64,7 @@ def explain_command(
         sys.stdout.buffer.write(orjson.dumps(explanation.as_dict(), option=orjson.OPT_APPEND_NEWLINE))
     else:
         for line in explanation_lines(explanation):
-            print(line)
+            print(one_line(line))
     sys.stdout.flush()
     return report_problems(problems, None)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
+from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
 from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_sum, write_whole
 from paceline.replay_output import OtherReplayError, ReplayOutput
@@ -288,7 +289,7 @@ def report_problems(problems: Problems, damage: str | None) -> int:
     """Name on stderr what could not be used, and give the status."""
     counts = " ".join(f"{name}={count}" for name, count in sorted(problems.counts.items()) if count)
     for reason in problems.bad_lines:
-        typer.echo(f"unusable: {reason}", err=True)
+        typer.echo(one_line(f"unusable: {reason}"), err=True)
     if counts:
         typer.echo(counts, err=True)
     if damage is not None:
@@ -299,7 +300,7 @@ def report_problems(problems: Problems, damage: str | None) -> int:
 
 def _print_summary(told: Summary, stream: Any) -> None:
     def say(text: str) -> None:
-        print(text, file=stream)
+        print(one_line(text), file=stream)
 
     seconds = (told.last_ns - told.first_ns) / 1e9 if told.first_ns is not None else 0.0
     say(f"{told.steps} steps over {seconds:.0f} s")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from paceline.one_line import one_line
 from paceline.review.difference import counted, policy_changes
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ def tell(a: Said, b: Said, differences: Sequence[Difference], as_json: bool, tru
     for difference in differences:
         if difference.what == "same":
             continue
-        print(f"  {difference.what:8s} {difference.family} {difference.identity}: {difference.about}")
-        print(f"           {difference.why}")
+        print(one_line(f"  {difference.what:8s} {difference.family} {difference.identity}: {difference.about}"))
+        print(one_line(f"           {difference.why}"))
         for name, (left, right) in (difference.fields or {}).items():
-            print(f"           {name}: {_short(left)} -> {_short(right)}")
+            print(one_line(f"           {name}: {_short(left)} -> {_short(right)}"))
     for side in figures:
         _tell_side(side)
     sys.stdout.flush()
@@ -125,7 +126,7 @@ def _tell_side(side: dict[str, Any]) -> None:
             f"{len(side['blamed'])} blamed though healthy, {len(side['wrong_node_commands'])} nodes taken out wrongly"
         )
         for line in side["wrong_node_commands"]:
-            print(f"    wrong: {line}")
+            print(one_line(f"    wrong: {line}"))
 
 
 def _short(value: Any) -> str:

@@ -212,6 +212,20 @@ def test_a_record_from_ahead_of_its_arrival_is_named_wherever_it_is_replayed(
     assert "bad_lines=1" in told.stderr
 
 
+def test_a_name_neither_moves_the_cursor_nor_begins_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    with ArchiveWriter.open(path) as archive:
+        archive.write(xid_event(1, 79, node_id="a\x1b[2J\nnobody would have been cordoned or drained"), at(2))
+    told = run("replay", str(path))
+    assert r"a\x1b[2J\nnobody would" in told.stdout
+    assert "\x1b" not in told.stdout
+    assert "\nnobody" not in told.stdout
+    out = tmp_path / "out.ndjson"
+    assert run("replay", str(path), "-o", str(out)).exit_code == 0
+    (tmp_path / "less.ndjson").write_bytes(out.read_bytes().splitlines(keepends=True)[0])
+    assert "\x1b" not in run("diff", str(out), str(tmp_path / "less.ndjson")).stdout
+
+
 def test_what_if_without_a_policy_is_bad_usage(slow_rank: Path) -> None:
     assert run("replay", str(slow_rank), "--what-if").exit_code == 2
 
