@@ -68,7 +68,7 @@ def test_the_commands_of_the_demo_and_of_daily_work_are_there() -> None:
         (["decode", "kernel-log"], "Missing argument"),
         (["replay", "no/such.jsonl"], "no/such.jsonl: No such file"),
         (["replay", "no/such.jsonl", "--json", "--summary"], "no/such.jsonl: No such file"),
-        (["simulate", "--output", "no/such/place.jsonl", "--duration", "20"], "No such file"),
+        (["simulate", "--output", "no/such/place.jsonl", "--duration", "20"], "no/such is no directory"),
         (["simulate", "--output", "x.jsonl", "--scenario", "nosuch"], "no scenario 'nosuch'"),
         (["jobs", "put", "no/such.toml"], "no/such.toml: No such file"),
         (["nodes", "import", "no/such.csv"], "no/such.csv: No such file"),
