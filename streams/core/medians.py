@@ -12,10 +12,25 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SORTED_BELOW", "median", "row_medians"]
+__all__ = ["SORTED_BELOW", "median", "ranked_at", "row_medians"]
 
 SORTED_BELOW = 256
 """Fewer values are sorted whole sooner than they are divided in two; both give the same."""
+
+
+def ranked_at(values: NDArray[np.floating[Any]], places: int | tuple[int, ...]) -> NDArray[np.floating[Any]]:
+    """A copy in which these places hold what they would hold if all were in order.
+
+    Args:
+        values: shape (..., n), no NaN; ranked along the last axis.
+        places: from 0 to n - 1.
+    """
+    ranked = values.copy()
+    if values.shape[-1] < SORTED_BELOW:
+        ranked.sort()
+    else:
+        ranked.partition(places)
+    return ranked
 
 
 def median(values: NDArray[np.floating[Any]]) -> float:
@@ -25,11 +40,7 @@ def median(values: NDArray[np.floating[Any]]) -> float:
         values: shape (n,), n above 0, no NaN.
     """
     middle, is_odd = divmod(values.size, 2)
-    ranked = values.copy()
-    if values.size < SORTED_BELOW:
-        ranked.sort()
-    else:
-        ranked.partition(middle if is_odd else (middle - 1, middle))
+    ranked = ranked_at(values, middle if is_odd else (middle - 1, middle))
     # In the values' own precision, as numpy does.
     return float(ranked[middle] if is_odd else (ranked[middle - 1] + ranked[middle]) / 2)
 
@@ -41,10 +52,6 @@ def row_medians(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         rows: shape (rows, n), n above 0, no NaN.
     """
     middle, is_odd = divmod(rows.shape[1], 2)
-    ranked = rows.copy()
-    if rows.shape[1] < SORTED_BELOW:
-        ranked.sort(axis=1)
-    else:
-        ranked.partition(middle if is_odd else (middle - 1, middle), axis=1)
+    ranked = ranked_at(rows, middle if is_odd else (middle - 1, middle))
     result: NDArray[np.floating[Any]] = ranked[:, middle] if is_odd else (ranked[:, middle - 1] + ranked[:, middle]) / 2
     return result

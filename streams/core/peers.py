@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streams.core.known import are_positive
-from streams.core.medians import SORTED_BELOW
+from streams.core.medians import ranked_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -86,11 +86,7 @@ def leave_one_out_median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if count < 2:
         return np.full(values.shape, np.nan)
     middle, is_odd = divmod(count, 2)
-    ranked = values.copy()
-    if count < SORTED_BELOW:
-        ranked.sort(axis=-1)
-    else:
-        ranked.partition((middle - 1, middle, middle + 1) if is_odd else (middle - 1, middle), axis=-1)
+    ranked = ranked_at(values, (middle - 1, middle, middle + 1) if is_odd else (middle - 1, middle))
     low, mid = ranked[..., middle - 1, None], ranked[..., middle, None]
     if not is_odd:
         # One of the two middle ones is left when any other is taken out.

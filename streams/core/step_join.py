@@ -19,7 +19,7 @@ import numpy as np
 
 from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, integers, known_numbers
 from streams.core.known import are_known
-from streams.core.medians import SORTED_BELOW, median
+from streams.core.medians import median, ranked_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,15 +126,12 @@ class ClosedStep:
     def wait_shares(self) -> tuple[float, float] | None:
         """Median and 99th percentile over ranks of the waiting share of the step, the higher of two; None where no rank says."""
         wait = self.columns["wait_us"]
-        known = wait.copy() if are_known(wait) else wait[~np.isnan(wait)]
+        known = wait if are_known(wait) else wait[~np.isnan(wait)]
         if not self.step_time_us or not known.size:
             return None
         middle, high = (ceil((known.size - 1) * share) for share in (0.5, 0.99))
-        if known.size < SORTED_BELOW:
-            known.sort()
-        else:
-            known.partition((middle, high))
-        return float(known[middle] / self.step_time_us), float(known[high] / self.step_time_us)
+        ranked = ranked_at(known, (middle, high))
+        return float(ranked[middle] / self.step_time_us), float(ranked[high] / self.step_time_us)
 
 
 @dataclass(slots=True)
