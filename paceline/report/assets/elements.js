@@ -46,7 +46,6 @@ const Page = (() => {
   const pad = (n, width = 2) => String(n).padStart(width, "0");
   const day = (ms) => new Date(ms).toISOString().slice(0, 10);
   const clock = (ms, digits = 0) => {
-    if (ms === null || ms === undefined) return "";
     const then = new Date(ms);
     const seconds = `${pad(then.getUTCHours())}:${pad(then.getUTCMinutes())}:${pad(then.getUTCSeconds())}`;
     return digits ? `${seconds}.${pad(then.getUTCMilliseconds(), 3).slice(0, digits)}` : seconds;

@@ -1,7 +1,7 @@
 "use strict";
 // A map of rows over time on a canvas, with its rows named, its incidents above, and what stands out in words.
 const Heat = (() => {
-  const { el, moment, number, times, whole, many, tick, STEPS_S } = Page;
+  const { el, moment, number, times, many, tick, STEPS_S } = Page;
   let painted = null;
 
   // A perceptually even ramp from calm to alarming; the same in light and dark, so that pictures can be compared.
@@ -34,11 +34,12 @@ const Heat = (() => {
   const nameOf = (map, row, within) => map.labels[Math.min(row * map.group + within, map.labels.length - 1)];
   const said = (map, value) => (map.unit === "\u00d7" ? times(value) : `${number(value)} ${map.unit}`);
   // What is beyond the scale's end is drawn as its end, and is said to be more.
+  const ended = (map, text) => (map.beyond ? `${text} or ${map.worst === "low" ? "less" : "more"}` : text);
   const valueOf = (map, cell) => {
     const text = said(map, map.low + (cell / 254) * (map.high - map.low));
-    if (!map.beyond || cell !== (map.worst === "low" ? 0 : 254)) return text;
-    return `${text} or ${map.worst === "low" ? "less" : "more"}`;
+    return cell === (map.worst === "low" ? 0 : 254) ? ended(map, text) : text;
   };
+  const rowsOf = (map) => many(map.labels.length, map.what.slice(0, -1));
 
   function heat(into, map, bands) {
     const { cells, who, worst } = cellsOf(map);
@@ -46,7 +47,7 @@ const Heat = (() => {
     const left = (ms) => `left:${(100 * (ms - map.t0_ms)) / (end - map.t0_ms)}%`;
     const canvas = el("canvas", { width: map.columns, height: map.rows });
     const mark = el("div", { class: "mark", hidden: "" });
-    const label = `${map.about}: ${many(map.labels.length, map.what.slice(0, -1))} over time`;
+    const label = `${map.about}: ${rowsOf(map)} over time`;
     const keys = "arrow keys go from cell to cell, and the worst are listed below";
     const box = el(
       "div",
@@ -133,8 +134,7 @@ const Heat = (() => {
 
   function sizeOf(map) {
     const lines = map.group > 1 ? `, ${map.group} to a line` : "";
-    const rows = `${many(map.labels.length, map.what.slice(0, -1))}${lines}`;
-    return `${rows}; a column is ${number(map.cell_ms / 1000)} s. A cell shows the worst of what falls into it.`;
+    return `${rowsOf(map)}${lines}; a column is ${number(map.cell_ms / 1000)} s. A cell shows the worst of what falls into it.`;
   }
 
   function scaleOf(map) {
@@ -150,7 +150,7 @@ const Heat = (() => {
       el("span", {}, map.about),
       el("span", {}, said(map, calm)),
       bar,
-      el("span", {}, `${said(map, alarming)}${map.beyond ? ` or ${map.worst === "low" ? "less" : "more"}` : ""}`),
+      el("span", {}, ended(map, said(map, alarming))),
       el("span", { class: "none" }, map.what === "ranks" ? "no training step known" : "nothing known"),
     );
   }

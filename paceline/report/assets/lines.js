@@ -1,7 +1,7 @@
 "use strict";
 // Lines over time by uPlot: one axis of time for all, colours of the page, drawn anew when they or the width change.
 const Lines = (() => {
-  const { el, clock, number, tick, moment, STEPS_S } = Page;
+  const { el, number, tick, moment, STEPS_S } = Page;
   // What is drawn, with where: what has left the page is drawn no more.
   const drawn = [];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
