@@ -40,6 +40,16 @@ class _Incident:
     components: set[tuple[str, str]] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What the id of a command is made of; its target by its name and by its pseudonym."""
+
+    incident_id: str
+    kind: str
+    targets: tuple[str, str]
+    attempt: int
+
+
 class Ids:
     """Learns which ids there are, and gives `names` what they become.
 
@@ -51,7 +61,7 @@ class Ids:
         self._names = names
         self._components: dict[str, set[tuple[str, str]]] = {}
         self._incidents: dict[str, _Incident] = {}
-        self._commands: dict[str, tuple[str, str, str, int]] = {}
+        self._commands: dict[str, _Command] = {}
 
     def learn(self, record: Record, redacted: Record) -> None:
         """Take a statement with its names, and the same one with pseudonyms."""
@@ -69,11 +79,8 @@ class Ids:
             incident.components.update(zip(_of_incident(record), _of_incident(redacted), strict=True))
         elif isinstance(record, Command) and isinstance(redacted, Command):
             # The name that is made of the target has no part but names and what is kept.
-            self._commands[record.command_id] = (
-                record.cause.incident_id,
-                record.kind,
-                f"{record.target.name()}\n{redacted.target.name()}",
-                record.attempt,
+            self._commands[record.command_id] = _Command(
+                record.cause.incident_id, record.kind, (record.target.name(), redacted.target.name()), record.attempt
             )
 
     def settle(self) -> None:
@@ -81,10 +88,11 @@ class Ids:
         for name, incident in self._incidents.items():
             if (made := self._made(name, incident)) is not None:
                 self._names.identify(name, made)
-        for name, (incident_id, kind, targets, attempt) in self._commands.items():
-            own, renamed = targets.split("\n")
-            if deterministic_id("cmd", incident_id, kind, own, attempt) == name:
-                self._names.identify(name, deterministic_id("cmd", self._names.of(incident_id), kind, renamed, attempt))
+        for name, command in self._commands.items():
+            incident_id, (own, renamed) = command.incident_id, command.targets
+            if deterministic_id("cmd", incident_id, command.kind, own, command.attempt) == name:
+                made = deterministic_id("cmd", self._names.of(incident_id), command.kind, renamed, command.attempt)
+                self._names.identify(name, made)
         self._components.clear()
         self._incidents.clear()
         self._commands.clear()

@@ -14,6 +14,7 @@ from filled_records import filled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenario_runner import load
+from signed_commands import command
 
 from paceline.record_command import RecordOptions, record_command
 from paceline.redact_command import record_redacted, redact_command
@@ -24,7 +25,7 @@ from schemas.codec import decode_value, message
 from schemas.events import KernelEvent
 from schemas.findings import Finding, Subject
 from schemas.fleet import FailurePolicy, ModeScope, Node, Policy
-from schemas.remediation import Incident
+from schemas.remediation import Command, Incident
 from schemas.topics import TOPICS, topic_named
 from streams.decisions.advice import ADVICE
 from streams.recording.recorder import Recorder
@@ -433,6 +434,12 @@ def test_a_finding_of_other_tools_is_read_as_a_text_of_others() -> None:
     assert isinstance(told, Finding)
     assert told.explanation == "<word> of <word>: Xid 79"
     assert told.values == {"message": "<word> lost a GPU"}
+
+
+def test_a_command_for_a_node_with_a_line_break_in_its_name_is_redacted() -> None:
+    told = redacted(command(1, node_id="node\n1"))
+    assert isinstance(told, Command)
+    assert told.target.node_id == Names(KEY).of("node\n1")
 
 
 def test_scopes_of_a_mode_name_the_nodes_that_their_patterns_fit() -> None:
