@@ -50,10 +50,6 @@ class Names:
         """The pseudonym of a word of a text, if it is a name that was met: whole, or as the first label of a host name."""
         return self._known.get(word) or self._aliases.get(word.lower())
 
-    def is_known(self, name: str) -> bool:
-        """Whether the name itself was met."""
-        return name in self._known
-
     def identify(self, name: str, pseudonym: str) -> None:
         """Give an id the pseudonym that follows from what it is made of."""
         self._known[name] = pseudonym

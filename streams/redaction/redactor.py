@@ -68,7 +68,6 @@ class Redactor:
         self.unknown_fields: Counter[str] = Counter()
         self._ids = Ids(self.names)
         self._nodes: set[str] = set()
-        self._patterns: set[str] = set()
         self._told: list[dict[str, str]] = [{} for _ in range(len(How) + 1)]
         self._is_learning = True
         self._is_foreign = False
