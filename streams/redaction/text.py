@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 from schemas.gpu_parts import parts
@@ -154,9 +155,9 @@ def _holds_a_name(word: str, names: Names) -> bool:
     """Whether parts of a word are a name together, as `node-7` in `node-7_gpu`."""
     if word.isalnum():
         return False
-    ends = [found.end() for found in re.finditer(r"[^\W_]+", word)]
-    starts = [found.start() for found in re.finditer(r"[^\W_]+", word)]
-    return any(_known(word[start:end], False, names) is not None for start in starts for end in ends if start < end)
+    parts = [found.span() for found in re.finditer(r"[^\W_]+", word)]
+    spans = ((first[0], last[1]) for first, last in combinations_with_replacement(parts, 2))
+    return any(_known(word[start:end], False, names) is not None for start, end in spans)
 
 
 def _is_ours(word: str) -> bool:
