@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["are_equal", "are_known", "are_positive"]
+__all__ = ["are_equal", "are_known", "are_positive", "known_of"]
 
 
 def are_known(values: NDArray[np.floating[Any]]) -> bool:
@@ -22,6 +22,11 @@ def are_known(values: NDArray[np.floating[Any]]) -> bool:
         return True
     largest = values[values.argmax()]
     return bool(largest == largest)
+
+
+def known_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values that are not NaN, in their order; the very array where they are all."""
+    return values if are_known(values) else values[~np.isnan(values)]
 
 
 def are_positive(values: NDArray[np.floating[Any]]) -> bool:

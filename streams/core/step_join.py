@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streams.core.collectives import Collective, CollectiveJoin, fill_wait, instances, integers, known_numbers
-from streams.core.known import are_known
+from streams.core.known import known_of
 from streams.core.medians import median, ranked_at
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ class ClosedStep:
 
     @cached_property
     def known_own_us(self) -> NDArray[np.float64]:
-        """Own times of the ranks whose own time is known."""
-        own = self.own_us
-        return own if are_known(own) else own[~np.isnan(own)]
+        """Own times of the ranks whose own time is known: `own_us` itself where it is of all."""
+        return known_of(self.own_us)
 
     @cached_property
     def own_median_us(self) -> float | None:
@@ -125,8 +124,7 @@ class ClosedStep:
     @cached_property
     def wait_shares(self) -> tuple[float, float] | None:
         """Median and 99th percentile over ranks of the waiting share of the step, the higher of two; None where no rank says."""
-        wait = self.columns["wait_us"]
-        known = wait if are_known(wait) else wait[~np.isnan(wait)]
+        known = known_of(self.columns["wait_us"])
         if not self.step_time_us or not known.size:
             return None
         middle, high = (ceil((known.size - 1) * share) for share in (0.5, 0.99))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from schemas.findings import Subject
+from streams.core.known import known_of
 from streams.core.medians import median, row_medians
 from streams.core.peers import PeerGroups
 from streams.core.slow_reference import SlowReference
@@ -217,13 +218,13 @@ def _stage_medians(step: ClosedStep, roster: JobRoster) -> dict[int, float]:
     stages, groups = roster.derived("stages", step.rank, _stages_of)
     if len(stages) < 2:
         return {}
-    own, is_known = step.own_us, step.known_own_us is step.own_us
-    rows = groups.rows(own) if is_known else None
+    own = step.own_us
+    rows = groups.rows(own) if step.known_own_us is own else None
     if rows is not None:
         return dict(zip(stages, row_medians(rows).tolist(), strict=True))
     medians = {}
     for stage, positions in zip(stages, groups, strict=True):
-        known = own[positions] if is_known else own[positions][~np.isnan(own[positions])]
+        known = known_of(own[positions])
         if known.size:
             medians[stage] = median(known)
     return medians

@@ -15,7 +15,7 @@ import numpy as np
 from schemas import gpu_parts
 from schemas.gpu_parts import precision_named
 from streams.core.flops import ModelShape
-from streams.core.known import are_known
+from streams.core.known import are_known, known_of
 from streams.core.limits import LimitsInForce
 from streams.core.statement import Rule
 from streams.core.thresholds import is_enabled
@@ -167,8 +167,7 @@ def _tokens(step: ClosedStep, job: Job) -> int | None:
     """Tokens of the whole job in the step: what the ranks counted, scaled for those that share a batch, or the job's."""
     if job.tokens_per_step is not None:
         return job.tokens_per_step
-    counted = step.columns["tokens"]
-    known = counted[~np.isnan(counted)]
+    known = known_of(step.columns["tokens"])
     # Ranks of one data-parallel replica see the same batch: each counts it whole.
     replica = job.layout.tensor * job.layout.context * job.layout.pipeline
     if known.size != job.world_size or job.world_size % replica:

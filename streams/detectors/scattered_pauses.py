@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streams.core.known import known_of
 from streams.core.limits import LimitsInForce
 from streams.core.medians import median
 from streams.core.statement import Rule
@@ -132,8 +133,7 @@ class ScatteredPauses:
             theirs = group[pausing[group]]
             if not theirs.size:
                 continue
-            told, owns = host[group], own[group]
-            told, owns = told[~np.isnan(told)], owns[~np.isnan(owns)]
+            told, owns = known_of(host[group]), known_of(own[group])
             if not told.size:
                 continue
             usual_host, usual_own = median(told), median(owns)

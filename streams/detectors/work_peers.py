@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streams.core.collectives import instances
+from streams.core.known import known_of
 from streams.core.medians import median
 from streams.core.peers import group_by_key
 from streams.core.rank_marks import marked
@@ -47,8 +48,7 @@ def held_up(step: ClosedStep, suspects: set[int], roster: JobRoster) -> set[int]
         theirs = group[is_suspect[group]]
         if not theirs.size:
             continue
-        waits, owns = wait[group], own[group]
-        waits, owns = waits[~np.isnan(waits)], owns[~np.isnan(owns)]
+        waits, owns = known_of(wait[group]), known_of(own[group])
         if waits.size < 2:
             continue
         # NaN compares as false, also where nobody's own time is known.
