@@ -171,9 +171,9 @@ class Redactor:
         return value if isinstance(value, int | float) else None
 
     def _entries(self, treatment: Entries, entries: dict[str, Any]) -> dict[str, Any]:
-        by_key, found = dict(treatment.by_key), {}
+        found = {}
         for key, value in entries.items():
-            of_value = by_key.get(key)
+            of_value = treatment.by_key.get(key)
             if of_value is None and treatment.is_closed:
                 self.unknown_fields["dictionaries"] += 1
             elif of_value is not How.CLEARED:

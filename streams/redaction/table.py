@@ -7,8 +7,9 @@ values have a treatment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from schemas.base import Record
 from schemas.events import HostLoad, KernelEvent, NodeStatus
@@ -29,6 +30,9 @@ from schemas.frames import FabricFrame, GpuFrame
 from schemas.remediation import ActionResult, Approval, Cause, Command, Incident, Target
 from schemas.results import JobPerformance, StepResult
 from schemas.steps import CollectiveDigest, CollectiveTiming, RankProgress, StepTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["LEFT_OUT", "TABLE", "Entries", "How", "Inner", "Treatment"]
 
@@ -100,7 +104,7 @@ class Entries:
 
     keys: How
     values: Treatment = How.KEPT
-    by_key: tuple[tuple[str, Treatment], ...] = ()
+    by_key: Mapping[str, Treatment] = field(default_factory=dict)
     is_closed: bool = False
 
 
@@ -115,37 +119,39 @@ def _named(names: str) -> dict[str, Treatment]:
     return dict.fromkeys(names.split(), How.NAME)
 
 
+def _figures(names: str) -> dict[str, Treatment]:
+    return dict.fromkeys(names.split(), How.FIGURES)
+
+
 _GROUP = Entries(
     How.KEPT,
-    by_key=(
-        ("desc", How.WORD),
-        ("id", How.WORD),
-        *((name, How.FIGURES) for name in ("ranks", "ordinal", "is_unnamed", "enqueued", "started", "completed")),
-        *((name, How.FIGURES) for name in ("seen", "is_p2p", "pending", "peers")),
-    ),
+    by_key={
+        "desc": How.WORD,
+        "id": How.WORD,
+        **_figures("ranks ordinal is_unnamed enqueued started completed seen is_p2p pending peers"),
+    },
     is_closed=True,
 )
 _OPERATION = Entries(
     How.KEPT,
-    by_key=(
-        ("op", How.WORD),
-        ("dtypes", How.WORD),
-        *((name, How.FIGURES) for name in ("group", "seq", "order", "is_p2p", "p2p_seq", "src", "dst")),
-        *((name, How.FIGURES) for name in ("input_sizes", "overtaken")),
-    ),
+    by_key={
+        "op": How.WORD,
+        "dtypes": How.WORD,
+        **_figures("group seq order is_p2p p2p_seq src dst input_sizes overtaken"),
+    },
     is_closed=True,
 )
 _VALUES = Entries(
     How.KEPT,
     How.SAID,
-    by_key=(
-        ("raw", How.LINE),
-        ("message", How.LINE),
-        ("peer", How.PEER),
-        ("group", How.WORD),
-        ("group_desc", How.WORD),
-        ("nodes", How.NAMES),
-    ),
+    by_key={
+        "raw": How.LINE,
+        "message": How.LINE,
+        "peer": How.PEER,
+        "group": How.WORD,
+        "group_desc": How.WORD,
+        "nodes": How.NAMES,
+    },
 )
 
 LEFT_OUT = frozenset({"decisions", "dead-letter", "late"})
@@ -359,7 +365,7 @@ TABLE: dict[type[Record], dict[str, Treatment]] = {
         "cause": Inner(Cause),
         "taint": How.WORD,
         "reason": How.SAID,
-        "cost_estimate": Entries(How.KEPT, by_key=(("money_lost_per_hour", How.CLEARED),)),
+        "cost_estimate": Entries(How.KEPT, by_key={"money_lost_per_hour": How.CLEARED}),
         "policy_version": How.WORD,
         "key_id": How.CLEARED,
         **_kept("record kind decided_at_ns expires_at_ns sequence attempt mode when"),

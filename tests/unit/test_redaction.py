@@ -94,7 +94,7 @@ def secret(family: type[Record], path: tuple[str, ...]) -> Any:
         elif isinstance(how, Entries):
             how = how.keys if name == "{}" else how.values
     if isinstance(how, Entries):
-        return {**{name: f"{SECRET} 1" for name, _ in how.by_key}, "new": SECRET}
+        return {**dict.fromkeys(how.by_key, f"{SECRET} 1"), "new": SECRET}
     return "0000:1b:00" if how is How.KEPT else f"{SECRET}-node 7"
 
 
