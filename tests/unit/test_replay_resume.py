@@ -152,7 +152,8 @@ def test_the_archives_have_all_that_may_wait_or_be_counted(case: Case) -> None:
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cuts=st.lists(st.integers(1, 400), min_size=1, max_size=2))
 def test_interrupted_at_any_lines_it_says_the_same_in_the_end(case: Case, cuts: list[int]) -> None:
-    checkpoint = case.begun("out", cuts[0])
+    # Of the damaged archive a block cannot be read: it has fewer lines to be interrupted at.
+    checkpoint = case.begun("out", min(cuts[0], case.told.lines))
     for cut in cuts[1:]:
         case.replayed("out", cut)
     was_there = checkpoint.exists()
