@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Any
 
     from schemas.findings import Evidence, Finding
@@ -94,7 +94,7 @@ class _Last(Generic[F]):
         self.at_ns = 0
         """Of the last frame: the readings of rules that rest are moved there when somebody is to see them."""
         self.readings: dict[FrameRule[F], list[Reading]] = {}
-        self.restless: list[FrameRule[F]] = []
+        self.restless: Sequence[FrameRule[F]] = ()
 
     def settle(self) -> None:
         """Move the readings of rules that rest to the last frame."""
@@ -102,18 +102,15 @@ class _Last(Generic[F]):
             for reading in readings:
                 reading.at_ns = self.at_ns
 
-    def divide(self, rules: Sequence[FrameRule[F]], frame: F) -> None:
-        """Ask rules that have just read the frame whether they rest."""
-        for rule in rules:
+    def divide(self, rules: Sequence[FrameRule[F]], have_read: Sequence[FrameRule[F]], frame: F) -> None:
+        """Ask those rules that have just read the frame whether they rest."""
+        for rule in have_read:
             rows = rule.resting(frame)
             if rows is not None:
                 self.readings[rule] = [of_rule.reading for of_rule in rows]
-                if rule in self.restless:
-                    self.restless.remove(rule)
             else:
                 self.readings.pop(rule, None)
-                if rule not in self.restless:
-                    self.restless.append(rule)
+        self.restless = [rule for rule in rules if rule not in self.readings]
 
 
 class FrameRules(Generic[F]):
@@ -154,7 +151,7 @@ class FrameRules(Generic[F]):
         values = self._columns_of(frame.__dict__) + self._besides_of(frame, self._besides)
         words = _words(values)
         last = self._last.get(publisher)
-        to_read: tuple[FrameRule[F], ...] = ()
+        to_read: Collection[FrameRule[F]] = ()
         if last is None:
             last = self._last[publisher] = _Last()
             to_read = self._rules
@@ -169,14 +166,13 @@ class FrameRules(Generic[F]):
         last.at_ns = frame.event_time_ns
         return self._ask(to_read, last, frame, roster, position) if to_read else []
 
-    def _concerned(self, last: _Last[F], values: tuple[object, ...]) -> tuple[FrameRule[F], ...]:
+    def _concerned(self, last: _Last[F], values: tuple[object, ...]) -> set[FrameRule[F]]:
         """The rules that read what has moved since the last frame."""
         moved = [name for name, now, before in zip(self._read, values, last.values, strict=True) if now != before]
-        concerned = {rule for name in moved for rule in self._readers[name]}
-        return tuple(rule for rule in self._rules if rule in concerned)
+        return {rule for name in moved for rule in self._readers[name]}
 
     def _ask(
-        self, to_read: Sequence[FrameRule[F]], last: _Last[F], frame: F, roster: Roster, position: Position
+        self, to_read: Collection[FrameRule[F]], last: _Last[F], frame: F, roster: Roster, position: Position
     ) -> list[Finding]:
         """Give a frame to the rules that have to read it, in the order of all rules."""
         evidence = position.evidence()
@@ -184,7 +180,7 @@ class FrameRules(Generic[F]):
         in_order = [rule for rule in self._rules if rule in to_read]
         for rule in in_order:
             found += rule.on_frame(frame, roster, evidence)
-        last.divide(in_order, frame)
+        last.divide(self._rules, in_order, frame)
         return found
 
 
