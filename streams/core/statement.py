@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from schemas.findings import Evidence
     from streams.core.step_join import ClosedStep
 
-__all__ = ["Rule"]
+__all__ = ["Rule", "id_of_finding"]
+
+
+def id_of_finding(rule: str, version: int, kind: str, subject: Subject, onset_ns: int) -> str:
+    """The id of what a rule finds; an opening and its clearing share it."""
+    return deterministic_id("find", rule, version, kind, subject.key(), onset_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Rule:
         Its id depends on rule, version, kind, subject and onset, so an opening and its clearing share it.
         """
         return Finding(
-            finding_id=deterministic_id("find", self.name, self.version, kind, subject.key(), onset_ns),
+            finding_id=id_of_finding(self.name, self.version, kind, subject, onset_ns),
             site_id=self.site_id,
             rule=self.name,
             rule_version=self.version,

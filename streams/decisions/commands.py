@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from streams.decisions.incidents import OpenIncident
     from streams.decisions.remedies import Remedy
 
-__all__ = ["COMMAND_PREFIX", "CommandDesk"]
+__all__ = ["COMMAND_PREFIX", "CommandDesk", "id_of_command"]
 
 _MAX_EVIDENCE = 16
 _PREFIX = "cmd"
 COMMAND_PREFIX = f"{_PREFIX}-"
 """How the id of every command begins."""
+
+
+def id_of_command(incident_id: str, kind: str, target: str, attempt: int) -> str:
+    """The id of a command by its incident, its kind, its target's name and which attempt it is."""
+    return deterministic_id(_PREFIX, incident_id, kind, target, attempt)
 
 
 class CommandDesk:
@@ -48,7 +53,7 @@ class CommandDesk:
         name = target.name()
         sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
         return Command(
-            command_id=deterministic_id(_PREFIX, incident.incident_id, remedy.kind, name, attempt),
+            command_id=id_of_command(incident.incident_id, remedy.kind, name, attempt),
             site_id=self._site_id,
             kind=remedy.kind,
             target=target,
@@ -86,7 +91,7 @@ class CommandDesk:
         name = waiting.target.name()
         sequence = self._sequence[name] = self._sequence.get(name, -1) + 1
         changes = {
-            "command_id": deterministic_id(_PREFIX, waiting.cause.incident_id, waiting.kind, name, attempt),
+            "command_id": id_of_command(waiting.cause.incident_id, waiting.kind, name, attempt),
             "decided_at_ns": at_ns,
             "expires_at_ns": expires_at_ns,
             "sequence": sequence,

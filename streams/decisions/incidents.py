@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from schemas.base import Record
     from schemas.findings import Finding
 
-__all__ = ["Asked", "IncidentBook", "OpenIncident", "State"]
+__all__ = ["Asked", "IncidentBook", "OpenIncident", "State", "id_of_incident"]
 
 _MAX_FINDINGS = 64
 
 State = Literal["open", "acting", "verifying"]
+
+
+def id_of_incident(site_id: str, family: str, component: str, onset_ns: int) -> str:
+    """The id of an incident by what it was opened for."""
+    return deterministic_id("inc", site_id, family, component, onset_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class IncidentBook:
     def open(self, component: str, family: str, culprit: Subject | None, finding: Finding) -> OpenIncident:
         """Open an incident for a component that has none."""
         incident = OpenIncident(
-            deterministic_id("inc", self._site_id, family, component, finding.onset_ns),
+            id_of_incident(self._site_id, family, component, finding.onset_ns),
             component,
             family,
             culprit,

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
 
-from schemas.base import deterministic_id
 from schemas.findings import Finding, Subject
 from schemas.remediation import Command, Incident
+from streams.core.statement import id_of_finding
+from streams.decisions.commands import id_of_command
+from streams.decisions.incidents import id_of_incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +92,8 @@ class Ids:
                 self._names.identify(name, made)
         for name, command in self._commands.items():
             incident_id, (own, renamed) = command.incident_id, command.targets
-            if deterministic_id("cmd", incident_id, command.kind, own, command.attempt) == name:
-                made = deterministic_id("cmd", self._names.of(incident_id), command.kind, renamed, command.attempt)
+            if id_of_command(incident_id, command.kind, own, command.attempt) == name:
+                made = id_of_command(self._names.of(incident_id), command.kind, renamed, command.attempt)
                 self._names.identify(name, made)
         self._components.clear()
         self._incidents.clear()
@@ -103,16 +105,14 @@ class Ids:
         components |= {(f"storm:{own}", f"storm:{renamed}")}
         components |= {(f"{cause}:{own}", f"{cause}:{renamed}") for cause in incident.causes}
         for cause, (component, other) in product((*sorted(incident.causes), *_FAMILIES), sorted(components)):
-            if deterministic_id("inc", own, cause, component, incident.onset_ns) == name:
-                return deterministic_id("inc", renamed, cause, other, incident.onset_ns)
+            if id_of_incident(own, cause, component, incident.onset_ns) == name:
+                return id_of_incident(renamed, cause, other, incident.onset_ns)
         return None
 
 
 def finding_id(finding: Finding) -> str:
     """The id that a finding of our own rules has, by what it says."""
-    return deterministic_id(
-        "find", finding.rule, finding.rule_version, finding.kind, finding.subject.key(), finding.onset_ns
-    )
+    return id_of_finding(finding.rule, finding.rule_version, finding.kind, finding.subject, finding.onset_ns)
 
 
 def _of_finding(finding: Finding) -> list[str]:
