@@ -96,8 +96,8 @@ def _both(
                 continue
             said.saw(record)
             take(said, pipeline.on_record(record, position))
-            if said is was and pipeline.refusal is not None:
-                problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
+            if said is was:
+                problems.note_refusal(number, position, pipeline.refusal)
     for pipeline, said in pipelines:
         take(said, pipeline.flush())
     problems.counts.update(pipelines[0][0].counts)

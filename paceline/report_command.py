@@ -126,8 +126,7 @@ def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Prob
                 collected.take_input(record, position)
             if not (is_recorded and has_results):
                 replayed += _bounded(pipeline.on_record(record, position))
-                if pipeline.refusal is not None:
-                    problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
+                problems.note_refusal(number, position, pipeline.refusal)
         if not (is_recorded and has_results):
             replayed += pipeline.flush()
     for record in replayed:

@@ -43,6 +43,11 @@ class Problems:
         if len(self.bad_lines) < 20:
             self.bad_lines.append(reason)
 
+    def note_refusal(self, number: int, position: Position, refusal: str | None) -> None:
+        """Note that the engines did not take the record of a line; null where they did."""
+        if refusal is not None:
+            self.note(f"line {number}: {position.topic}: {refusal}")
+
 
 def replay(
     lines: Iterable[ArchiveLine | BadLine],
@@ -103,8 +108,7 @@ def _fed(
         if has_own_policy and isinstance(record, Policy):
             continue
         outputs = pipeline.on_record(record, position)
-        if pipeline.refusal is not None:
-            problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
+        problems.note_refusal(number, position, pipeline.refusal)
         yield from outputs
     yield from pipeline.cut() if is_cut else pipeline.flush()
     if damage is not None:

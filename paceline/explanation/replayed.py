@@ -145,8 +145,7 @@ def find_again(
             _note_recorded(watch.remade, record, finding_id)
             continue
         pipeline.on_record(record, position)
-        if pipeline.refusal is not None:
-            watch.remade.problems.note(f"line {number}: {position.topic}: {pipeline.refusal}")
+        watch.remade.problems.note_refusal(number, position, pipeline.refusal)
     if damage is not None and watch.remade.finding is None and watch.remade.recorded is None:
         raise damage
     if watch.remade.roster is None:

@@ -221,8 +221,7 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
                 continue
             for each in judged:
                 each.take(record, position)
-            if judged[0].pipeline.refusal is not None:
-                problems.note(f"line {number}: {position.topic}: {judged[0].pipeline.refusal}")
+            problems.note_refusal(number, position, judged[0].pipeline.refusal)
             if isinstance(record, Job):
                 jobs.add(record.job_id)
             elif isinstance(record, RankPlacement | Node):
