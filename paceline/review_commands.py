@@ -14,6 +14,12 @@ from paceline.brokers_option import Bootstrap
 
 __all__ = ["archive", "diff", "export", "record", "replay", "report", "tune"]
 
+From = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
+]
+To = Annotated[Optional[str], typer.Option("--to", help="The same forms.")]  # noqa: UP045
+Readable = Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")]
 RedactKey = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(help="With --redact: file of the key, so that archives map alike; made where there is none."),
@@ -98,14 +104,11 @@ def replay(
         typer.Option(help="The site that findings are of; by default the recording's own, else replay."),
     ] = None,
     policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
-    start: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
-    ] = None,
-    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
+    start: From = None,
+    end: To = None,
     warm_up: Annotated[str, typer.Option(help="Read before the start, so that rules know what is usual.")] = "10m",
     rate: Annotated[float | None, typer.Option(help="Seconds of the recording a second; as fast as it goes.")] = None,
-    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    readable: Readable = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Hold what comes out against what was recorded; 1 if it differs.")
     ] = False,
@@ -183,7 +186,7 @@ def tune(
         ),
     ] = None,
     processes: Annotated[Optional[int], typer.Option(help="How many at once; without it one per core.")] = None,  # noqa: UP045
-    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    readable: Readable = False,
     json: Annotated[bool, typer.Option("--json", help="NDJSON: a line per value, then the trade-off.")] = False,
     output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Write that NDJSON to this file.")] = None,  # noqa: UP045
 ) -> None:
@@ -199,12 +202,9 @@ def tune(
 def report(
     source: Annotated[str, typer.Argument(help="An archive, or kafka://HOST:PORT.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")],
-    start: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
-    ] = None,
-    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
-    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    start: From = None,
+    end: To = None,
+    readable: Readable = False,
     site: Annotated[Optional[str], typer.Option(help="The site of findings, where they are replayed.")] = None,  # noqa: UP045
 ) -> None:
     """One self-contained HTML page of an incident: who was slow, why, what was known when, and what was ordered."""
@@ -216,12 +216,9 @@ def report(
 def export(
     source: Annotated[str, typer.Argument(help="An archive, or kafka://HOST:PORT.")],
     parquet: Annotated[Path, typer.Option(help="Directory to write, a Parquet file for each table.")],
-    start: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--from", help="A time, -15m, or offsets: gpu-frames/0:1200,..."),
-    ] = None,
-    end: Annotated[Optional[str], typer.Option("--to", help="The same forms.")] = None,  # noqa: UP045
-    readable: Annotated[bool, typer.Option("--readable", help="Read around what is damaged, and name it.")] = False,
+    start: From = None,
+    end: To = None,
+    readable: Readable = False,
 ) -> None:
     """Records as Parquet for DuckDB and pandas: a table for each family, a row for each GPU, port or rank."""
     from paceline.export_command import export_command
