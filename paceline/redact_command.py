@@ -20,7 +20,7 @@ import typer
 from paceline.progress_bar import ProgressBar
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from schemas.archive import ArchiveLine, NotAnArchiveError
-from schemas.archive_blocks import BlockWriter, is_recorded, marks_of
+from schemas.archive_blocks import BlockWriter, marks_of
 from schemas.errors import UnknownTopicError
 from schemas.topics import topic_named
 from streams.recording.recorder import Recorder, summed_up
@@ -155,8 +155,7 @@ def _redact(archive: Path, output: Path, key: bytes, is_tolerant: bool) -> int:
                 if isinstance(line, ArchiveLine):
                     redactor.learn(line)
             redactor.learnt()
-            with archive.open("rb") as stream:
-                known = marks_of(archive) if is_recorded(stream.read(12)) else None
+            known = source.marks
             partial = output.with_name(output.name + ".partial")
             try:
                 with partial.open("xb") as stream:

@@ -135,8 +135,10 @@ class ArchiveSource:
         self.identity: dict[str, Any] = {"bytes": self.total, "changed_ns": there.st_mtime_ns}
         """What tells this archive from another: its sums, or, where it has none, its size and the time of its last change."""
         self._can_go_on = path.is_file()
+        self.marks: ArchiveMarks | None = None
+        """What its blocks say of themselves; null where it has none."""
         if is_recorded(start):
-            marks = marks_of(path)
+            self.marks = marks = marks_of(path)
             self.identity = {"sums": _sum_of(marks)}
             firsts = [block["first_line"] for block in marks.blocks]
             # Of archives that were put one behind the other lines have numbers twice.
