@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from schemas.remediation import ActionResult, Command, Incident
+from streams.decisions.acts import STRENGTH
 
 if TYPE_CHECKING:
     from schemas.base import Record
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing", "command_text", "incident_lines", "place_text"]
 
-_STRENGTH = {"applied": 3, "failed": 2, "refused": 1, "expired": 1}
 _SAID = {"applied": "carried out", "failed": "failed", "refused": "refused", "expired": "expired"}
 _NS = 1_000_000_000
 
@@ -41,7 +41,7 @@ class Standing:
             self.commands.setdefault(record.command_id, record)
         elif isinstance(record, ActionResult):
             before = self.results.get(record.command_id)
-            if before is None or _STRENGTH[record.outcome] > _STRENGTH[before.outcome]:
+            if before is None or STRENGTH[record.outcome] > STRENGTH[before.outcome]:
                 self.results[record.command_id] = record
 
     def shown(self, with_resolved: bool) -> list[Incident]:

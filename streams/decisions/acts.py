@@ -10,7 +10,7 @@ from typing import Any
 
 from streams.core.failure_table import COSTS_A_NODE
 
-__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "TAKES", "Act", "Acts"]
+__all__ = ["COSTS_A_NODE", "GIVES_BACK", "RUNGS", "STRENGTH", "TAKES", "Act", "Acts"]
 
 GIVES_BACK = frozenset({"uncordon_node", "collect_evidence", "run_preflight"})
 """Kinds that cost nobody anything: healing goes on when a limit is reached."""
@@ -32,7 +32,7 @@ TAKES = frozenset({"cordon_node", "drain_node"})
 
 _RETURNS = frozenset({"uncordon_node"})
 
-_STRENGTH = {"": 0, "expired": 1, "refused": 1, "failed": 2, "applied": 3}
+STRENGTH = {"": 0, "expired": 1, "refused": 1, "failed": 2, "applied": 3}
 """Of several results of one command, by several actuators, the strongest counts."""
 
 _KEEP_NS = 24 * 3_600_000_000_000
@@ -126,7 +126,7 @@ class Acts:
         for index, act in enumerate(self._given):
             if act.command_id != command_id:
                 continue
-            if _STRENGTH[outcome] <= _STRENGTH[act.outcome]:
+            if STRENGTH[outcome] <= STRENGTH[act.outcome]:
                 return None
             concluded = self._given[index] = replace(act, outcome=outcome)
             self._own(concluded, code)
