@@ -9,7 +9,6 @@ the replay begins anew, which is slower and says the same. Deliberately no state
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import zstandard
 
+from paceline.whole_file import write_whole
 from schemas.errors import SchemaError
 from streams.core.snapshot_codec import DamagedSnapshotError, pack, unpack
 
@@ -34,7 +34,6 @@ __all__ = [
     "UnusableCheckpointError",
     "checkpoint_of",
     "code_sum",
-    "write_whole",
 ]
 
 _FORM = 1
@@ -123,23 +122,6 @@ class Checkpoint:
 def checkpoint_of(output: Path) -> Path:
     """The file in which the checkpoints of a replay into a file are."""
     return output.with_name(output.name + ".checkpoint.json.zst")
-
-
-def write_whole(path: Path, *pieces: bytes) -> None:
-    """Replace a file by one of these bytes, which are on the disk before it takes the place.
-
-    Raises:
-        OSError: it cannot be written; what was there stands.
-    """
-    fresh = path.with_name(path.name + ".partial")
-    try:
-        with fresh.open("wb") as stream:
-            stream.writelines(pieces)
-            stream.flush()
-            os.fsync(stream)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 @cache

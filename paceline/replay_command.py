@@ -15,11 +15,12 @@ import typer
 
 from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
-from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_sum, write_whole
+from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_sum
 from paceline.replay_output import OtherReplayError, ReplayOutput
 from paceline.replay_resumption import Resumption
 from paceline.replay_source import OUTPUTS, KafkaSource, ReplaySpan, open_source, paced
 from paceline.review.said import Said
+from paceline.whole_file import write_whole
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.codec import decode_value, encode
 from schemas.errors import SchemaError

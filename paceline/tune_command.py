@@ -16,7 +16,6 @@ import orjson
 import typer
 
 from paceline.progress_bar import ProgressBar
-from paceline.replay_checkpoint import write_whole
 from paceline.replay_command import UsageError, loaded_policy, report_problems
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from paceline.review.truth_file import NoTruthError, truths_of
@@ -25,6 +24,7 @@ from paceline.tuning.sweep import Incidents, sweep, times_read
 from paceline.tuning.told import Told, records, table_lines
 from paceline.tuning.trade_off import Row, judge_rows
 from paceline.tuning.tunable import Tunable, TunableError
+from paceline.whole_file import write_whole
 from schemas.archive import NotAnArchiveError
 
 if TYPE_CHECKING:
