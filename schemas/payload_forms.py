@@ -150,9 +150,11 @@ class Forms:
         fields = self._family.fields
         key = tuple((name, _length_of(fields[name], value)) for name, value in given.items())
         self._seen[key] += 1
-        if self._seen[key] < _OFTEN and len(self._seen) < _MAX_SEEN:
+        is_often = self._seen[key] >= _OFTEN
+        if is_often or len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        if not is_often:
             return
-        self._seen.clear()
         form = self._made.get(key) or self._make(key)
         if form is not None and fits(form):
             self._put_first(form)

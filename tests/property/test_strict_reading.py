@@ -23,6 +23,7 @@ from schemas.events import HostLoad, NodeStatus
 from schemas.findings import ProgressMark
 from schemas.fleet import Node, RankPlacement
 from schemas.frames import FabricFrame, GpuFrame
+from schemas.payload_forms import Forms
 from schemas.steps import RankProgress, StepTiming
 from schemas.strict_reading import ReadingByName, StrictReading, strict_reading
 from schemas.strict_types import family_types
@@ -383,6 +384,16 @@ def test_a_mixed_crowd_of_forms_costs_a_bounded_number_of_types() -> None:
         assert reading.of_value(fields) == NodeStatus.model_validate(fields)
     assert len(reading._forms._made) <= 16
     assert len(reading._forms.known) <= 3
+
+
+def test_a_form_that_comes_once_among_hundreds_is_not_learned() -> None:
+    forms = Forms(family_types(GpuFrame))
+    columns = list(GpuFrame.model_fields)[-9:]
+    for number in range(2**9):
+        given_fields = {name: None for bit, name in enumerate(columns) if number >> bit & 1}
+        for _ in range(16):
+            forms.learn(given_fields, lambda _: True)
+    assert not forms._made
 
 
 @pytest.mark.parametrize(
