@@ -14,6 +14,8 @@ const Page = (() => {
   const soft = (...text) => el("p", { class: "soft" }, ...text);
   // A place by its short name, with the whole one; only one of usual length is kept on one line.
   const place = (text, whole) => el("span", { class: text.length < 40 ? "who" : null, title: whole }, text);
+  // A time or a span of it, kept on one line.
+  const time = (text) => el("span", { class: "time" }, text);
   const tag = (kind, text) => el("span", { class: `tag ${kind}` }, text);
   const words = (text) => String(text).replaceAll("_", " ");
   const many = (count, one, more = `${one}s`) => `${whole(count)} ${count === 1 ? one : more}`;
@@ -106,6 +108,20 @@ const Page = (() => {
     fill(first);
     return holder;
   };
+  // A block that is filled when it is first opened.
+  const folded = (head, fill, attributes = {}) => {
+    const body = el("div");
+    const ontoggle = () => {
+      if (block.open && !body.firstChild) fill(body);
+    };
+    const block = el("details", { ...attributes, ontoggle }, el("summary", {}, head), body);
+    return block;
+  };
+  // Opened by the page, a block is filled at once.
+  const unfold = (block) => {
+    block.open = true;
+    block.dispatchEvent(new Event("toggle"));
+  };
   // A part that cannot be drawn says so, and costs the others nothing.
   const part = (id, draw) => {
     try {
@@ -122,6 +138,7 @@ const Page = (() => {
     at,
     soft,
     place,
+    time,
     tag,
     words,
     many,
@@ -138,6 +155,8 @@ const Page = (() => {
     STEPS_S,
     table,
     paged,
+    folded,
+    unfold,
     part,
   };
 })();

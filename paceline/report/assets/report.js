@@ -1,14 +1,14 @@
 "use strict";
 // Fills the page from its data: head, timelines, maps, lanes, silences; summary and statements have files of their own.
 (() => {
-  const { el, at, soft, words, many, whole, number, times, span, day, clock, moment, table, paged, part } = Page;
+  const { el, at, soft, time, words, many, whole, number, times, span, day, clock, moment } = Page;
+  const { table, paged, folded, part } = Page;
   const data = JSON.parse(at("data").textContent);
   const { about, summary: sum } = data;
   Page.setSpan(about.from_ms, about.to_ms);
   Lines.setSpan(about.from_ms, about.to_ms);
   Statements.setRaw(data.raw);
   const endOf = (i) => i.end_ms || about.to_ms;
-  const time = (ms) => el("span", { class: "time" }, moment(ms));
 
   // --- Light and dark: as the system has it, until somebody chooses.
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -92,12 +92,7 @@
         return;
       }
       // Charts of many jobs are drawn when somebody looks.
-      const body = el("div");
-      const open = () => {
-        if (block.open && !body.firstChild) jobCharts(body, job);
-      };
-      const block = el("details", { ontoggle: open }, el("summary", {}, title), body);
-      into.append(block);
+      into.append(folded(title, (body) => jobCharts(body, job)));
     });
     const rest = data.jobs_total - data.jobs.length;
     if (rest > 0) into.append(soft(`${many(rest, "further job")} left out.`));
@@ -151,8 +146,8 @@
         w.label,
         `${Math.max(1, Math.round(100 * w.share))} %`,
         w.peak,
-        time(w.from),
-        time(w.to),
+        time(moment(w.from)),
+        time(moment(w.to)),
       ]);
       into.append(rows.length ? table(heads, rows, { class: "stack" }) : soft("Nothing stands out."));
     };
@@ -190,8 +185,8 @@
     into.append(soft(`${whole(total)} times a source was not heard for more than 30 s${cut}. ${caution}`));
     const heads = ["Source", "Stream", "Last heard", "Heard again", { t: "For", n: true }];
     const row = (s) => {
-      const heard = s.to_ms ? time(s.to_ms) : "not in the archive";
-      return [s.source, words(s.stream), time(s.from_ms), heard, span(((s.to_ms || about.to_ms) - s.from_ms) / 1000)];
+      const heard = s.to_ms ? time(moment(s.to_ms)) : "not in the archive";
+      return [s.source, words(s.stream), time(moment(s.from_ms)), heard, span(((s.to_ms || about.to_ms) - s.from_ms) / 1000)];
     };
     into.append(paged(rows, 15, (some) => table(heads, some.map(row), { class: "stack" })));
   });

@@ -1,7 +1,8 @@
 "use strict";
 // What was said: incidents with what was known when, commands with their results, findings, and the raw records under all.
 const Statements = (() => {
-  const { el, at, soft, place, tag, words, whole, many, amount, times, number, span, moment, table, part } = Page;
+  const { el, at, soft, place, time, tag, words, whole, many, amount, times, number, span, moment } = Page;
+  const { table, folded, unfold, part } = Page;
   let raw = new Map();
 
   // --- Commands
@@ -48,7 +49,7 @@ const Statements = (() => {
       Math.abs(s) < 0.05 ? "" : ` ${s < 0 ? "\u2212" : "+"}${span(Math.abs(s))}`,
     );
   };
-  const when = (ms, i) => (ms === null ? "" : [el("span", { class: "time" }, moment(ms, 1)), after(ms, i)]);
+  const when = (ms, i) => (ms === null ? "" : [time(moment(ms, 1)), after(ms, i)]);
   const pace = ({ pace: p }) => {
     if (!p) return null;
     const own = `${number(p.own_s)} s of its own time a step against ${number(p.median_s)} s of the median rank`;
@@ -79,43 +80,22 @@ const Statements = (() => {
   function incidents(into, rows) {
     if (!rows.length) into.append(soft("None."));
     rows.forEach((i) => {
-      const body = el("div");
-      const fill = () => {
-        if (!body.firstChild) body.append(...incidentBody(i).flat(3).filter(Boolean));
-      };
+      const fill = (body) => body.append(...incidentBody(i).flat(3).filter(Boolean));
       const until = i.end_ms ? ` to ${moment(i.end_ms)}` : "";
       const about = `${i.who || "no device or node blamed"}, ${moment(i.onset_ms)}${until}`;
       const head = [`${words(i.class)} `, tag(i.state, i.state), ` ${about}`];
-      const block = el(
-        "details",
-        {
-          id: i.id,
-          ontoggle: () => {
-            if (block.open) fill();
-          },
-        },
-        el("summary", {}, head),
-        body,
-      );
-      if (rows.length <= 6) {
-        block.open = true;
-        fill();
-      }
+      const block = folded(head, fill, { id: i.id });
+      if (rows.length <= 6) unfold(block);
       into.append(block);
     });
     // On paper nothing can be opened.
-    addEventListener("beforeprint", () =>
-      into.querySelectorAll("details").forEach((block) => {
-        block.open = true;
-        block.dispatchEvent(new Event("toggle"));
-      }),
-    );
+    addEventListener("beforeprint", () => into.querySelectorAll("details").forEach(unfold));
   }
 
   // --- Findings
   const HEADS = ["At", "Severity", "What", "Who", "Why", { t: "Rests on", id: true }];
   const findingCells = (f) => [
-    el("span", { class: "time" }, moment(f.event_ms, 1)),
+    time(moment(f.event_ms, 1)),
     tag(f.severity, f.severity),
     `${words(f.kind)}${f.state === "cleared" ? " cleared" : ""}`,
     place(f.who, f.about),
@@ -192,19 +172,8 @@ const Statements = (() => {
   function rawRecords(into, rows) {
     const first = 20,
       block = (r) => {
-        const holder = el("div"),
-          made = el(
-            "details",
-            {
-              id: r.id,
-              ontoggle: () => {
-                if (made.open && !holder.firstChild) holder.append(el("pre", {}, readable(r.json)));
-              },
-            },
-            el("summary", {}, `${r.place}, arrived ${moment(r.arrived_ms, 1)}`),
-            holder,
-          );
-        return made;
+        const fill = (body) => body.append(el("pre", {}, readable(r.json)));
+        return folded(`${r.place}, arrived ${moment(r.arrived_ms, 1)}`, fill, { id: r.id });
       };
     const note = `${many(rows.length, "record")} that findings and commands rest on, as recorded.`;
     at("raw-note").textContent = rows.length ? note : "None is cited.";

@@ -1,8 +1,7 @@
 "use strict";
 // The answer in front: who did it, since when, what it cost, what was done; or that there was nothing.
 const Summary = (() => {
-  const { el, soft, words, many, whole, amount, times, span, moment, table, paged, part } = Page;
-  const time = (text) => el("span", { class: "time" }, text);
+  const { el, soft, time, words, many, whole, amount, times, span, moment, table, paged, part } = Page;
   const place = (i) => (i.who ? Page.place(i.who, i.culprit) : "no device or node");
   const lasted = (i) => (i.end_ms ? span((i.end_ms - i.onset_ms) / 1000) : "goes on");
   const acts = (i) => {
