@@ -16,16 +16,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, Union
 
 import orjson
-from pydantic import Field, TypeAdapter
 from report import Section, Table, count, figure, options, publish, ratio
 
 from agents.simulation import JobPlan, Scenario, deliver, simulate
 from schemas.archive import ArchiveLine, ArchiveWriter, read_archive
 from schemas.base import Record
-from schemas.codec import decode, decode_value
+from schemas.codec import _reader, decode, decode_value
 from schemas.fleet import Model
 from schemas.topics import TOPICS
 from streams.replay import Problems, decoded, replay
@@ -39,16 +37,6 @@ _FAMILIES: dict[str, type[Record]] = {
 }
 _NULLS = {family: {name: field.default for name, field in family.model_fields.items()} for family in _FAMILIES.values()}
 """What a record holds that is not told of."""
-
-
-def _pydantic(families: tuple[type[Record], ...]) -> Any:
-    """The validator of a topic that carries these families, by pydantic alone."""
-    if len(families) == 1:
-        return TypeAdapter(families[0]).validator
-    return TypeAdapter(Annotated[Union[families], Field(discriminator="record")]).validator  # noqa: UP007
-
-
-_VALIDATORS = {topic.name: _pydantic(topic.records) for topic in TOPICS if topic.records}
 
 
 def main() -> None:
@@ -181,6 +169,8 @@ def _children(kind: str, path: Path, count_at_once: int) -> list[dict[str, float
 def _measured(kind: str, path: Path) -> dict[str, float]:
     first = next(line for line in read_archive(path) if isinstance(line, ArchiveLine))
     decode_value(first.topic, first.value)
+    topics = [topic.name for topic in TOPICS if topic.records] if kind == "decode" else []
+    validators = {topic: _reader(topic).validator for topic in topics}
     begun, records = time.process_time(), 0
     if kind == "replay":
         for _ in replay(read_archive(path), "bench", Problems()):
@@ -205,7 +195,7 @@ def _measured(kind: str, path: Path) -> dict[str, float]:
                 if kind == "worker":
                     decode(topic, payload[:-2])
                 else:
-                    _VALIDATORS[topic].validate_json(payload[:-2])
+                    validators[topic].validate_json(payload[:-2])
                 records += 1
     spent = time.process_time() - begun
     return {"cpu_s": spent, "records": records, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
