@@ -90,6 +90,15 @@ class _JobState:
         )
     )
 
+    def snapshot(self, with_waiting: bool) -> dict[str, Any]:
+        """Plain data of the join and of the rules by name."""
+        plain = {
+            "join": self.join.snapshot(with_open=with_waiting),
+            "hang": self.hang.snapshot(with_digests=with_waiting),
+            "bandwidth": self.bandwidth.snapshot(with_open=with_waiting),
+        }
+        return plain | {name: getattr(self, name).snapshot() for name in self.rules if name not in plain}
+
 
 class JobsEngine:
     """Job rules over the records of one partition."""
@@ -309,12 +318,7 @@ class JobsEngine:
             "digests_kept": not with_waiting
             and any(state.hang.first_digest_offset is not None for state in self._jobs.values()),
             "jobs": {
-                f"{job_id}\x1f{epoch}": {
-                    "join": state.join.snapshot(with_open=with_waiting),
-                    **{name: getattr(state, name).snapshot() for name in state.rules},
-                    "hang": state.hang.snapshot(with_digests=with_waiting),
-                    "bandwidth": state.bandwidth.snapshot(with_open=with_waiting),
-                }
+                f"{job_id}\x1f{epoch}": state.snapshot(with_waiting)
                 for (job_id, epoch), state in sorted(self._jobs.items())
             },
         }
