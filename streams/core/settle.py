@@ -75,8 +75,6 @@ class SettledOrder(Generic[T]):
         if not self._heap:
             return []
         settled_ns = self.settled_ns
-        if self._heap[0][0] > settled_ns and not everything:
-            return []
         released = []
         while self._heap and (everything or self._heap[0][0] <= settled_ns):
             _, identity, item = heapq.heappop(self._heap)
