@@ -69,10 +69,10 @@ class SlowStorage:
         """Findings of one closed step of phase `train`; steps come in step order."""
         self.excess_us = 0.0
         limits = self._limits.of(policy)
-        data, own = step.columns["data_us"], step.own_us
-        if own.size and are_known(data) and step.known_own_us is own and step.own_median_us is not None:
-            own_median = step.own_median_us
-        else:
+        data, own, own_median = step.columns["data_us"], step.own_us, step.own_median_us
+        if own_median is None:
+            return
+        if not are_known(data) or step.known_own_us is not own:
             known = ~np.isnan(data) & ~np.isnan(own)
             if not known.any():
                 return
