@@ -43,7 +43,6 @@ _OWN_PARTS = ("own_us", "compute_us", "forward_us", "backward_us", "host_us", "d
 
 _OPEN_STEPS = 32
 _MOST_SILENCES = 500
-_MOST_EVENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ class StepPoint:
     """One step as a page needs it; times in microseconds."""
 
     job_id: str
-    step: int
     at_ns: int
     phase: str
     step_us: int | None
@@ -111,10 +109,8 @@ class Collected:
     results: list[Arrival[ActionResult]] = field(default_factory=list)
     holds: dict[str, list[str]] = field(default_factory=dict)
     """By command, which guards held it and why; known where the journal was recorded."""
-    events: list[KernelEvent] = field(default_factory=list)
     silences: list[Silence] = field(default_factory=list)
     nodes: set[str] = field(default_factory=set)
-    records: Counter[str] = field(default_factory=Counter)
     first_ns: int | None = None
     last_ns: int = 0
     _open: dict[tuple[str, int, int], list[tuple[NDArray[np.int64], NDArray[np.float64], int]]] = field(
@@ -129,16 +125,12 @@ class Collected:
     def take_input(self, record: Record, position: Position) -> None:
         """Take what a node published, or what was registered."""
         at_ns = event_time_of(record)
-        self.records[position.topic] += 1
         if isinstance(record, GpuFrame):
             self._gpus(record)
         elif isinstance(record, FabricFrame):
             self._ports(record)
         elif isinstance(record, StepTiming):
             self._step(record)
-        elif isinstance(record, KernelEvent):
-            if len(self.events) < _MOST_EVENTS:
-                self.events.append(record)
         elif isinstance(record, Job):
             self.jobs[record.job_id] = record
         elif isinstance(record, RankPlacement):
@@ -182,7 +174,6 @@ class Collected:
         self.steps.append(
             StepPoint(
                 record.job_id,
-                record.step,
                 record.event_time_ns,
                 record.phase,
                 record.step_time_us,

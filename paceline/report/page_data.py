@@ -49,7 +49,6 @@ def page_data(
     return {
         "about": {**about, "from_ms": (collected.first_ns or 0) / 1e6, "to_ms": collected.last_ns / 1e6},
         "summary": summary(collected),
-        "records": dict(sorted(collected.records.items())),
         "jobs": [_job(collected, job_id) for job_id in jobs[:_MOST_JOBS]],
         "jobs_total": len(jobs),
         "heats": _heats(collected),
@@ -92,7 +91,6 @@ def _job(collected: Collected, job_id: str) -> dict[str, Any]:
         "others": len(told) - len(steps),
         "bin": bins,
         "at": [round(group[-1].at_ns / 1e9, 3) for group in groups],
-        "step": [group[-1].step for group in groups],
         "step_s": _slowest_s(groups, lambda s: s.step_us),
         "median_s": _slowest_s(groups, lambda s: s.own_median_us),
         "slowest_s": _slowest_s(groups, lambda s: s.own_max_us),

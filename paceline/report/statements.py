@@ -215,7 +215,6 @@ def _command(collected: Collected, command: Command) -> dict[str, Any]:
     target = command.target
     device = short_uuid(target.gpu_uuid) if target.gpu_uuid is not None else target.pci_bus_id
     return {
-        "id": command.command_id,
         "kind": command.kind,
         "when": command.when.replace("_", " "),
         "mode": command.mode,
@@ -223,8 +222,6 @@ def _command(collected: Collected, command: Command) -> dict[str, Any]:
         "on": ", ".join(filter(None, (target.key(), device, target.device, target.port))),
         "target": target.name(),
         "reason": command.reason,
-        "decided_ms": command.decided_at_ns / 1e6,
-        "expires_ms": command.expires_at_ns / 1e6,
         "held": collected.holds.get(command.command_id, []),
         "evidence": _cited(command.cause.evidence),
         "results": results,
