@@ -11,7 +11,10 @@ import hashlib
 import hmac
 import re
 
-__all__ = ["Names"]
+__all__ = ["WORD", "Names"]
+
+WORD = re.compile(r"[\w./:@%+\-#~\\*]+")
+"""A single word of a text. A name that is none is looked for in texts as a whole."""
 
 _DEVICE = re.compile(r"(GPU|MIG)-.", re.DOTALL)
 _ID = re.compile(r"(find|inc|cmd|unverified)-[0-9a-f]{20}")
@@ -74,7 +77,7 @@ class Names:
             said = f"x-{digest[:12]}"
         self._known[name] = said
         self._aliases.setdefault(name.lower(), said)
-        if any(character.isspace() or character in "()[]{}<>'\"=,;|" for character in name):
+        if WORD.fullmatch(name) is None:
             self._odd[name] = said
         self._learn_labels(name, said)
         return said

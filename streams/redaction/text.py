@@ -14,6 +14,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 from schemas.gpu_parts import parts
+from streams.redaction.names import WORD
 from streams.redaction.words import SYSTEM_PATHS, driver_words, is_common, is_usual
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["is_link", "is_part", "line", "said"]
 
-_WORD = re.compile(r"[\w./:@%+\-#~\\*]+")
 _LETTERS = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _SNAKE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+|[A-Z]+(?:_[A-Z0-9]+)+|--?[a-z]+(?:-[a-z]+)*")
 _LINK = re.compile(
@@ -121,7 +121,7 @@ def _each_word(text: str, names: Names, stays: Callable[[str], bool]) -> str:
         before = word.lower()
         return _word(word, last in _PLACES, names, stays)
 
-    return _WORD.sub(replaced, text)
+    return WORD.sub(replaced, text)
 
 
 def _word(word: str, is_behind_place: bool, names: Names, stays: Callable[[str], bool]) -> str:

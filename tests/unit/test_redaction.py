@@ -365,6 +365,14 @@ def test_a_text_of_our_own_is_searched_for_every_name_of_the_archive() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["athena&west", "athena!", "athe`na", "athe\u0301na", "athena west", "athena=west"])
+def test_a_name_of_signs_that_are_in_no_word_is_in_no_text(name: str) -> None:
+    names = Names(KEY)
+    told = names.of(name)
+    assert said(f"slower on {name}, busy", names) == f"slower on {told}, busy"
+    assert line(f"pause of {name}", names) == f"<word> of {told}"
+
+
 def test_a_name_that_is_a_common_word_is_told_by_no_sentence_around_it() -> None:
     names = Names(KEY)
     for name in ("gpu", "rank", "slower", "heat.example.org"):
