@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.report.statements import (
     finding_rows,
     incident_rows,
+    job_of,
     last_words,
     raw_anchor,
     short_place,
@@ -70,7 +71,7 @@ def page_data(
 
 def _job_order(collected: Collected) -> list[str]:
     """Jobs with steps: those of incidents first, then the largest."""
-    of_incidents = {i.job_id or (i.culprit.job_id if i.culprit is not None else None) for i in last_words(collected)}
+    of_incidents = {job_of(incident) for incident in last_words(collected)}
     sizes = {job_id: job.world_size for job_id, job in collected.jobs.items()}
     return sorted({step.job_id for step in collected.steps}, key=lambda j: (j not in of_incidents, -sizes.get(j, 0), j))
 

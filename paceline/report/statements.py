@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from schemas.findings import Evidence, Finding, Subject
     from schemas.remediation import Command, Incident
 
-__all__ = ["cited_places", "finding_rows", "incident_rows", "last_words", "raw_anchor", "short_place", "silence_rows"]
+__all__ = [
+    "cited_places",
+    "finding_rows",
+    "incident_rows",
+    "job_of",
+    "last_words",
+    "raw_anchor",
+    "short_place",
+    "short_uuid",
+    "silence_rows",
+]
 
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
@@ -68,13 +78,22 @@ def last_words(collected: Collected) -> list[Incident]:
     return sorted(last[:_MOST_INCIDENTS], key=lambda i: (i.onset_ns, i.incident_id))
 
 
+def job_of(incident: Incident) -> str | None:
+    """The job of an incident, else of its culprit."""
+    return incident.job_id or (incident.culprit.job_id if incident.culprit is not None else None)
+
+
+def _place_of(evidence: Evidence) -> Place:
+    return evidence.topic, evidence.partition, evidence.offset
+
+
 def cited_places(collected: Collected) -> list[Place]:
     """Places of the raw records that incidents, commands and findings rest on, the weightiest first."""
     places: dict[Place, None] = {}
 
     def take(evidence: Iterable[Evidence]) -> None:
         for item in evidence:
-            places.setdefault((item.topic, item.partition, item.offset))
+            places.setdefault(_place_of(item))
 
     for said in collected.commands.values():
         take(said.record.cause.evidence)
@@ -121,7 +140,7 @@ def _incident(
     words = collected.incidents[last.incident_id]
     own = [collected.findings[key] for name in last.findings if (key := f"{name}:open") in collected.findings]
     own.sort(key=lambda said: said.record.event_time_ns)
-    job_id = last.job_id or (last.culprit.job_id if last.culprit is not None else None)
+    job_id = job_of(last)
     end_ns = last.event_time_ns if last.state == "resolved" else None
     rank = last.culprit.rank if last.culprit is not None else None
     return {
@@ -178,7 +197,7 @@ def _known(
     def tell(what: str, text: str, at_ns: int, arrived_ms: int | None) -> None:
         rows.append({"what": what, "text": text, "event_ms": at_ns / 1e6, "arrived_ms": arrived_ms})
 
-    places = [(item.topic, item.partition, item.offset) for said in own for item in said.record.evidence]
+    places = [_place_of(item) for said in own for item in said.record.evidence]
     known = sorted(arrivals[place] for place in places if arrivals.get(place))
     if known:
         rows.append({"what": "first raw record of it", "text": "", "event_ms": None, "arrived_ms": known[0]})
@@ -233,7 +252,7 @@ def _command(collected: Collected, command: Command) -> dict[str, Any]:
 
 def _cited(evidence: Iterable[Evidence]) -> list[str]:
     """Anchors of records, each once."""
-    anchors = dict.fromkeys(raw_anchor((item.topic, item.partition, item.offset)) for item in evidence)
+    anchors = dict.fromkeys(raw_anchor(_place_of(item)) for item in evidence)
     return list(anchors)[:_MOST_CITED]
 
 

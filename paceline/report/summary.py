@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.report.statements import last_words
+from paceline.report.statements import job_of, last_words
 
 if TYPE_CHECKING:
     from paceline.report.collected import Collected
@@ -66,8 +66,7 @@ def _money(collected: Collected, incidents: list[Incident]) -> tuple[float | Non
     for incident in incidents:
         if incident.gpu_hours_lost is None:
             continue
-        culprit_job = incident.culprit.job_id if incident.culprit is not None else None
-        job = collected.jobs.get(incident.job_id or culprit_job or "")
+        job = collected.jobs.get(job_of(incident) or "")
         price = (job.gpu_hour_cost if job is not None else None) or of_site
         if price is None:
             return None, None
