@@ -56,10 +56,11 @@ class JobRoster:
     def derived(self, name: str, ranks: NDArray[np.int64], make: Callable[[NDArray[np.int64], JobRoster], T]) -> T:
         """What follows from the seats of these ranks alone: made once, and again when the ranks or the roster change."""
         known = self._derived.get(name)
-        if known is None or known[0] is not ranks:
+        if known is None or not (known[0] is ranks or np.array_equal(known[0], ranks)):
+            known = self._derived[name] = (ranks, make(ranks, self))
+        elif known[0] is not ranks:
             # Nearly always the next step has this very array.
-            is_same = known is not None and np.array_equal(known[0], ranks)
-            known = self._derived[name] = (ranks, known[1] if known is not None and is_same else make(ranks, self))
+            known = self._derived[name] = (ranks, known[1])
         result: T = known[1]
         return result
 
