@@ -145,6 +145,7 @@ def _value(data: bytes) -> Any:
     """
     encoding = _encoding(data)
     if encoding == "pickle":
+        # Not Python's reader: this one makes plain values alone, within bounds, and refuses whatever names code.
         return plain_pickle.loads(data)
     if encoding != "json":
         raise ValueError("neither a dump of a flight recorder nor a log with lines of a watchdog")
