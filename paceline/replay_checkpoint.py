@@ -130,7 +130,7 @@ def code_sum() -> str:
     root = Path(__file__).parents[1]
     files = [*root.glob("schemas/**/*.py"), *root.glob("schemas/data/*"), *root.glob("streams/**/*.py")]
     digest = hashlib.sha256(sys.version.encode())
-    for name in ("numpy", "orjson", "pydantic"):
+    for name in ("msgspec", "numpy", "orjson", "pydantic"):
         digest.update(version(name).encode())
     for file in sorted([*files, *root.glob("paceline/replay_*.py")]):
         digest.update(b"\0" + file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
