@@ -14,6 +14,7 @@ from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, loaded_policy, report_problems, time_of, usable_site
 from paceline.replay_source import OUTPUTS, ReplaySpan, open_source
 from paceline.review.difference import compare
+from paceline.review.nothing_judged import NothingJudgedError, nothing_judged
 from paceline.review.said import Said
 from paceline.review.told import differs, tell
 from paceline.review.truth_file import NoTruthError, truths_of
@@ -46,7 +47,7 @@ def diff_command(a: str, b: str, as_json: bool, truth_file: Path | None, site_id
     try:
         truths = truths_of(truth_file) if truth_file is not None else None
         (left, left_status), (right, right_status) = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
-    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, UsageError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, NothingJudgedError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     differences = compare(left, right)
@@ -66,10 +67,13 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
             site_id = usable_site(options.site_id if options.site_id is not None else source.site_id or "replay")
             other = loaded_policy(options.policy_file, site_id)
             assert other is not None
-            problems = Problems()
+            problems, engines = Problems(), (Pipeline(site_id), Pipeline(site_id, other))
             with ProgressBar("replaying twice", source.total) as bar:
-                was, would = _both(source.lines(bar.reach), site_id, problems, other, span.shown_from_ns)
-    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, UsageError) as error:
+                was, would = _both(source.lines(bar.reach), engines, problems, other, span.shown_from_ns)
+            if not engines[0].has_judged:
+                report_problems(problems, None)
+                raise nothing_judged(options.source, source, span)
+    except (BoundError, RangeError, NotAnArchiveError, NoTruthError, NothingJudgedError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     status = report_problems(problems, None)
@@ -79,11 +83,15 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
 
 
 def _both(
-    lines: Iterator[ArchiveLine | BadLine], site_id: str, problems: Problems, other: Policy, shown_from_ns: int
+    lines: Iterator[ArchiveLine | BadLine],
+    engines: tuple[Pipeline, Pipeline],
+    problems: Problems,
+    other: Policy,
+    shown_from_ns: int,
 ) -> tuple[Said, Said]:
     """What was said under the recorded policies, and what would have been under another; each line is decoded once."""
     was, would = Said("as it was"), Said(f"under {other.policy_version}")
-    pipelines = ((Pipeline(site_id), was), (Pipeline(site_id, other), would))
+    pipelines = tuple(zip(engines, (was, would), strict=True))
 
     def take(said: Said, outputs: list[Record]) -> None:
         for output in outputs:
@@ -100,7 +108,7 @@ def _both(
                 problems.note_refusal(number, position, pipeline.refusal)
     for pipeline, said in pipelines:
         take(said, pipeline.flush())
-    problems.counts.update(pipelines[0][0].counts)
+    problems.counts.update(engines[0].counts)
     would.policy = other
     return was, would
 
@@ -126,13 +134,15 @@ def _loaded(text: str, name: str, site_id: str | None) -> tuple[Said, int]:
         raise UsageError(f"{text}: there are neither findings, incidents and commands in it nor inputs to replay")
     typer.echo(f"{text}: no outputs in it; it is replayed", err=True)
     problems = Problems()
-    with closing(open_source(text, ReplaySpan())) as source, ProgressBar(f"replaying {name}", source.total) as bar:
-        for record in replay(
-            source.lines(bar.reach),
-            usable_site(site_id if site_id is not None else recorded_site or "replay"),
-            problems,
-        ):
-            said.take(record)
+    site_id = usable_site(site_id if site_id is not None else recorded_site or "replay")
+    pipeline = Pipeline(site_id)
+    with closing(open_source(text, ReplaySpan())) as source:
+        with ProgressBar(f"replaying {name}", source.total) as bar:
+            for record in replay(source.lines(bar.reach), site_id, problems, pipeline=pipeline):
+                said.take(record)
+        if not pipeline.has_judged:
+            report_problems(problems, None)
+            raise nothing_judged(text, source, ReplaySpan())
     return said, report_problems(problems, None)
 
 

@@ -19,6 +19,7 @@ from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_
 from paceline.replay_output import OtherReplayError, ReplayOutput
 from paceline.replay_resumption import Resumption
 from paceline.replay_source import OUTPUTS, KafkaSource, ReplaySpan, open_source, paced
+from paceline.review.nothing_judged import NothingJudgedError, nothing_judged
 from paceline.review.said import Said
 from paceline.whole_file import write_whole
 from schemas.archive import ArchiveLine, NotAnArchiveError
@@ -110,7 +111,7 @@ def replay_command(options: ReplayOptions) -> int:
         if options.is_compared:
             raise  # whether it differs is the question, and nobody has heard it
         return 0
-    except (BoundError, RangeError, NotAnArchiveError, UsageError, OtherReplayError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, UsageError, OtherReplayError, NothingJudgedError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     except FileExistsError:
@@ -171,6 +172,9 @@ def _replay(options: ReplayOptions) -> int:
             resumption.remove()
         for note in source.notes:
             typer.echo(note, err=True)
+        if not pipeline.has_judged:
+            report_problems(problems, str(damage) if damage is not None else None)
+            raise nothing_judged(options.source, source, span)
     if options.has_summary or not (options.as_json or options.is_compared or options.output):
         _print_summary(told, sys.stderr if options.as_json else sys.stdout)
     sys.stdout.flush()

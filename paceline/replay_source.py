@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import orjson
 
 from schemas.archive import ArchiveLine, read_archive
 from schemas.archive_blocks import NotAnArchiveError, is_recorded, marks_of
+from schemas.errors import UnknownTopicError
 from schemas.topics import REFERENCE_FAMILIES, TOPICS, topic_named
 from streams.recording.bounds import Bound, BoundError, parse_bound, parse_span_s
 from streams.recording.kafka_range import KafkaRange
@@ -175,6 +177,17 @@ class ArchiveSource:
         """Whether its notes say that it holds records of a topic; false where it has none."""
         return topic_named(family).name in self._topics
 
+    def held(self) -> Counter[str]:
+        """Records within the span by the family of their topic; of a damaged archive those that can be read."""
+        found: Counter[str] = Counter()
+        try:
+            for line in read_archive(self._path, None, self._is_tolerant, self._span.holds_of):
+                if isinstance(line, ArchiveLine) and self._span.holds(line):
+                    found[_family(line.topic)] += 1
+        except NotAnArchiveError:
+            pass  # told where it was replayed
+        return found
+
     @property
     def notes(self) -> list[str]:
         """Nothing to say besides its lines."""
@@ -182,6 +195,13 @@ class ArchiveSource:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _family(topic: str) -> str:
+    try:
+        return topic_named(topic).family
+    except UnknownTopicError:
+        return topic
 
 
 def _sum_of(marks: ArchiveMarks) -> str:
@@ -227,6 +247,13 @@ class KafkaSource:
         """Whether the range holds records of a topic."""
         name = topic_named(family).name
         return any(topic == name and span.first < (span.end or 0) for (topic, _), span in self._range.spans.items())
+
+    def held(self) -> Counter[str]:
+        """Records that are read, by the family of their topic."""
+        found: Counter[str] = Counter()
+        for (topic, _), span in self._range.spans.items():
+            found[_family(topic)] += max(0, (span.end or 0) - span.first)
+        return +found
 
     @property
     def spans(self) -> Mapping[Place, Span]:

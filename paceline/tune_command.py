@@ -18,6 +18,7 @@ import typer
 from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, loaded_policy, report_problems
 from paceline.replay_source import ArchiveSource, ReplaySpan
+from paceline.review.nothing_judged import nothing_judged
 from paceline.review.truth_file import NoTruthError, truths_of
 from paceline.spawned import usable_cores
 from paceline.tuning.sweep import Incidents, sweep, times_read
@@ -89,6 +90,12 @@ def tune_command(options: TuneOptions) -> int:
     except BrokenProcessPool:
         return _refuse("a process that read an archive has died (out of memory?); fewer --processes or values may help")
     for archive, one in zip(archives, swept, strict=True):
+        if not one.has_judged:
+            _problems(archive, one)
+            whole = ReplaySpan()
+            return _refuse(
+                str(nothing_judged(archive.path, ArchiveSource(archive.path, whole, archive.is_readable), whole))
+            )
         if one.stranger is not None:
             return _refuse(f"{archive.path}: its truth names {one.stranger}, which is not in it: it is of another run")
     told = _told(archives, tunable, values, swept)

@@ -69,6 +69,7 @@ class Swept:
         problems: what in the archive could not be used.
         damage: where it could not be read on, or null.
         stranger: a job or GPU of the truth that the archive does not know, or null.
+        has_judged: whether there was anything in it to judge.
     """
 
     in_force: Outcome
@@ -77,6 +78,7 @@ class Swept:
     problems: Problems
     damage: str | None
     stranger: str | None
+    has_judged: bool
 
 
 class _Judged:
@@ -125,6 +127,7 @@ class _Part:
     problems: Problems
     damage: str | None
     stranger: str | None
+    has_judged: bool
 
 
 class _Reached:
@@ -236,7 +239,7 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
     # What is damaged may have lost what told of them.
     is_whole = damage is None and not problems.counts["bad_lines"]
     stranger = stranger_of(archive.truths, jobs, gpus) if archive.truths and is_whole else None
-    return _Part(outcomes, tuple(sorted(in_force)), problems, damage, stranger)
+    return _Part(outcomes, tuple(sorted(in_force)), problems, damage, stranger, judged[0].pipeline.has_judged)
 
 
 def _joined(parts: Sequence[_Part]) -> Swept:
@@ -244,4 +247,12 @@ def _joined(parts: Sequence[_Part]) -> Swept:
     longest = len(parts[0].outcomes)
     turns = [part.outcomes[turn] for turn in range(longest) for part in parts if turn < len(part.outcomes)]
     first = parts[0]
-    return Swept(turns[0], tuple(turns[1:]), first.values_in_force, first.problems, first.damage, first.stranger)
+    return Swept(
+        turns[0],
+        tuple(turns[1:]),
+        first.values_in_force,
+        first.problems,
+        first.damage,
+        first.stranger,
+        first.has_judged,
+    )

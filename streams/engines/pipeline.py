@@ -128,6 +128,11 @@ class Pipeline:
         """
         return self._ordered.release(everything=True)
 
+    @property
+    def has_judged(self) -> bool:
+        """Whether any record came that rules read; without one, that nothing was found says nothing."""
+        return bool(self._telemetry or self._jobs)
+
     def snapshot(self) -> dict[str, Any]:
         """Plain data that `restore` takes: all that follows from the input so far, and what of it waits or is held."""
         return {

@@ -318,6 +318,33 @@ def test_an_archive_of_no_bytes_is_no_answer(tmp_path: Path) -> None:
     assert (told.exit_code, told.stdout, "it is empty" in told.stderr) == (2, "", True)
 
 
+@pytest.fixture
+def outputs_alone(tmp_path: Path) -> Path:
+    """What somebody who recorded the wrong topics has."""
+    with ArchiveWriter.open(tmp_path / "outputs.jsonl") as archive:
+        for record in (policy(), finding(1), finding(2, "two"), incident(3)):
+            archive.write(record, at(4))
+    return tmp_path / "outputs.jsonl"
+
+
+@pytest.mark.parametrize("asked", [(), ("--json",), ("--compare",), ("--summary",), ("--what-if",)])
+def test_where_nothing_was_judged_nobody_is_cleared(
+    outputs_alone: Path, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    (tmp_path / "other.toml").write_text("[rules.straggler]\nthresholds = { floor = 0.5 }\n")
+    other = ("--policy", str(tmp_path / "other.toml")) if "--what-if" in asked else ()
+    ran = run("replay", str(outputs_alone), *asked, *other)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    told = "nothing was judged: it holds no frames, events or steps, only findings (2), incidents (1), policy (1)"
+    assert ran.stderr.splitlines()[-1] == f"paceline: {outputs_alone}: {told}"
+
+
+def test_a_range_without_anything_to_judge_clears_nobody(slow_rank: Path) -> None:
+    ran = run("replay", str(slow_rank), "--from", "2035-01-01T00:00:00Z")
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert "nothing was judged: it holds no frames, events or steps in that range" in ran.stderr
+
+
 def test_a_kafka_source_without_a_port_is_bad_usage() -> None:
     told = run("replay", "kafka://nowhere")
     assert (told.exit_code, "kafka://HOST:PORT" in told.stderr) == (2, True)

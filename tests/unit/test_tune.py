@@ -125,6 +125,14 @@ def test_commands_appear_and_vanish_where_the_threshold_crosses_each_severity(
     assert "the sample is small (3 labelled faults, 3 found by some values" in trade_off["why"]
 
 
+def test_an_archive_without_anything_to_judge_is_refused(tmp_path: Path) -> None:
+    with ArchiveWriter.open(tmp_path / "policy.jsonl") as archive:
+        archive.write(Policy(policy_version="p", site_id=SITE, effective_from_ns=0), at(0))
+    ran = run(tmp_path / "policy.jsonl", "--threshold", "straggler.floor", "--values", "0.2", "--processes", 1)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert "nothing was judged: it holds no frames, events or steps, only policy (1)" in ran.stderr
+
+
 def test_the_table_marks_what_was_in_force_and_says_what_a_value_would_have_cost(slow_ranks: Path) -> None:
     ran = run(slow_ranks, "--threshold", "straggler.floor", "--values", "0.03,0.3", "--processes", 1)
     assert ran.exit_code == 0, ran.stderr
