@@ -17,7 +17,7 @@ from paceline.review.difference import compare
 from paceline.review.nothing_judged import NothingJudgedError, nothing_judged
 from paceline.review.said import Said
 from paceline.review.told import differs, tell
-from paceline.review.truth_file import NoTruthError, truths_of
+from paceline.review.truth_file import Described, NoTruthError, of_another_run, stranger_of, truths_of
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.codec import decode_value
 from schemas.errors import SchemaError
@@ -30,9 +30,10 @@ from streams.recording.kafka_range import RangeError
 from streams.replay import Problems, decoded, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from agents.simulation.truth import Truth
     from paceline.replay_command import ReplayOptions
     from schemas.archive import BadLine
     from schemas.base import Record
@@ -47,6 +48,9 @@ def diff_command(a: str, b: str, as_json: bool, truth_file: Path | None, site_id
     try:
         truths = truths_of(truth_file) if truth_file is not None else None
         (left, left_status), (right, right_status) = _loaded(a, "A", site_id), _loaded(b, "B", site_id)
+        for name, side, status in ((a, left, left_status), (b, right, right_status)):
+            if not status:
+                _must_be_of(name, truths, Described(jobs=set(side.gpus)))
     except (BoundError, RangeError, NotAnArchiveError, NoTruthError, NothingJudgedError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
@@ -67,12 +71,15 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
             site_id = usable_site(options.site_id if options.site_id is not None else source.site_id or "replay")
             other = loaded_policy(options.policy_file, site_id)
             assert other is not None
-            problems, engines = Problems(), (Pipeline(site_id), Pipeline(site_id, other))
+            problems, described = Problems(), Described()
+            engines = Pipeline(site_id), Pipeline(site_id, other)
             with ProgressBar("replaying twice", source.total) as bar:
-                was, would = _both(source.lines(bar.reach), engines, problems, other, span.shown_from_ns)
+                was, would = _both(source.lines(bar.reach), engines, problems, described, other, span.shown_from_ns)
             if not engines[0].has_judged:
                 report_problems(problems, None)
                 raise nothing_judged(options.source, source, span)
+        if not problems.counts["bad_lines"]:  # else what tells of a job may be among them
+            _must_be_of(options.source, truths, described)
     except (BoundError, RangeError, NotAnArchiveError, NoTruthError, NothingJudgedError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
@@ -82,10 +89,21 @@ def what_if_command(options: ReplayOptions, truth_file: Path | None) -> int:
     return max(status, 1 if differs(differences) else 0)
 
 
+def _must_be_of(name: str, truths: Sequence[Truth] | None, described: Described) -> None:
+    """Hold a truth against what a source describes: of another run, all that was said would be wrong by it.
+
+    Raises:
+        NoTruthError: it is of another run.
+    """
+    if (stranger := stranger_of(truths or (), described)) is not None:
+        raise NoTruthError(of_another_run(name, stranger))
+
+
 def _both(
     lines: Iterator[ArchiveLine | BadLine],
     engines: tuple[Pipeline, Pipeline],
     problems: Problems,
+    described: Described,
     other: Policy,
     shown_from_ns: int,
 ) -> tuple[Said, Said]:
@@ -99,6 +117,7 @@ def _both(
                 said.take(output)
 
     for number, record, position in decoded(lines, problems):
+        described.take(record)
         for pipeline, said in pipelines:
             if said is would and isinstance(record, Policy):
                 continue

@@ -19,7 +19,7 @@ from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, loaded_policy, report_problems
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from paceline.review.nothing_judged import nothing_judged
-from paceline.review.truth_file import NoTruthError, truths_of
+from paceline.review.truth_file import NoTruthError, of_another_run, truths_of
 from paceline.spawned import usable_cores
 from paceline.tuning.sweep import Incidents, sweep, times_read
 from paceline.tuning.told import Told, records, table_lines
@@ -97,7 +97,7 @@ def tune_command(options: TuneOptions) -> int:
                 str(nothing_judged(archive.path, ArchiveSource(archive.path, whole, archive.is_readable), whole))
             )
         if one.stranger is not None:
-            return _refuse(f"{archive.path}: its truth names {one.stranger}, which is not in it: it is of another run")
+            return _refuse(of_another_run(archive.path, one.stranger))
     told = _told(archives, tunable, values, swept)
     lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records(told))
     if options.output is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.replay_source import ArchiveSource, ReplaySpan
-from paceline.review.truth_file import stranger_of
+from paceline.review.truth_file import Described, stranger_of
 from paceline.spawned import results_in_order
 from paceline.tuning.outcome import Listener
 from schemas.archive import NotAnArchiveError
@@ -214,8 +214,7 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
     judged = [_Judged(archive, tunable, value) for value in values]
     problems, damage = Problems(), None
     in_force: set[float] = set()
-    jobs: set[str] = set()
-    gpus: set[str | None] = set()
+    described = Described()
     source = ArchiveSource(archive.path, ReplaySpan(), archive.is_readable)
     records = decoded(source.lines(lambda bytes_read: _reached.reach(task, bytes_read)), problems)
     try:
@@ -225,11 +224,8 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
             for each in judged:
                 each.take(record, position)
             problems.note_refusal(number, position, judged[0].pipeline.refusal)
-            if isinstance(record, Job):
-                jobs.add(record.job_id)
-            elif isinstance(record, RankPlacement | Node):
-                gpus.update(record.gpu_uuid)
-            elif not isinstance(record, Policy):
+            described.take(record)
+            if not isinstance(record, Job | RankPlacement | Node | Policy):
                 in_force.add(judged[0].value_in_force)
     except NotAnArchiveError as error:
         # What could be read is judged to its end, as a replay does.
@@ -238,7 +234,7 @@ def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | 
     problems.counts.update(judged[0].pipeline.counts)
     # What is damaged may have lost what told of them.
     is_whole = damage is None and not problems.counts["bad_lines"]
-    stranger = stranger_of(archive.truths, jobs, gpus) if archive.truths and is_whole else None
+    stranger = stranger_of(archive.truths, described) if archive.truths and is_whole else None
     return _Part(outcomes, tuple(sorted(in_force)), problems, damage, stranger, judged[0].pipeline.has_judged)
 
 

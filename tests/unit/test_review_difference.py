@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from factories import SITE, at, gpu_frame, step_timing, xid_event
+from factories import SITE, at, gpu_frame, job, placement, step_timing, xid_event
 from typer.testing import CliRunner
 
 from agents.simulation.truth import Truth
@@ -224,6 +224,27 @@ def test_a_name_neither_moves_the_cursor_nor_begins_a_line(tmp_path: Path) -> No
     assert run("replay", str(path), "-o", str(out)).exit_code == 0
     (tmp_path / "less.ndjson").write_bytes(out.read_bytes().splitlines(keepends=True)[0])
     assert "\x1b" not in run("diff", str(out), str(tmp_path / "less.ndjson")).stdout
+
+
+@pytest.mark.parametrize("is_diff", [False, True])
+def test_the_truth_of_another_run_is_refused(tmp_path: Path, is_diff: bool) -> None:
+    source = str(tmp_path / "run.jsonl")
+    with ArchiveWriter.open(tmp_path / "run.jsonl") as archive:
+        for record in (job(8), placement(list(range(8))), step_timing(1, 1, [200_000] * 8)):
+            archive.write(record, at(2))
+        if is_diff:
+            archive.write(finding(1), at(2))
+    (tmp_path / "other.toml").write_text("[rules.straggler]\nthresholds = { floor = 0.5 }\n")
+    asked = (
+        ("diff", source, source) if is_diff else ("replay", source, "--what-if", "--policy", f"{tmp_path}/other.toml")
+    )
+    for job_id, status in (("job-1", 0), ("job-2", 2)):
+        truth = Truth("T1", "s", "thermal", job_id, 0, 1, (), (), (), 0.3, (), (), True)
+        (tmp_path / "truth.jsonl").write_bytes(orjson.dumps(truth))
+        ran = run(*asked, "--truth", str(tmp_path / "truth.jsonl"))
+        assert ran.exit_code == status, ran.stderr
+    assert ran.stdout == ""
+    assert ran.stderr == f"paceline: {source}: its truth names job-2, which is not in it: it is of another run\n"
 
 
 def test_what_if_without_a_policy_is_bad_usage(slow_rank: Path) -> None:
