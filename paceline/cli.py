@@ -1,7 +1,8 @@
 """The `paceline` command. Each command imports what it needs when it runs, so that `decode` starts in a moment.
 
 Machine-readable output is on stdout, all else on stderr. Exit: 0 fine, 1 a bad answer where that is the question, 2 bad
-usage or input, 70 a failure of its own, 141 when who read stdout went away before the answer was out.
+usage or input, or an output that cannot be written, 70 a failure of its own, 141 when who read stdout went away before
+the answer was out.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from paceline.policy_command import policy_app
 from paceline.preflight_command import preflight
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
 from paceline.review_commands import archive, diff, export, record, replay, report, tune
+from paceline.standard_streams import StdoutError, watch_standard_streams
 
 __all__ = ["app", "main"]
 
 _FAILED = 70
 """A failure of ours, as sysexits.h has it. Python's own 1 would say that a job hangs, or that a node is not fit; after 2
 systemd starts no agent again."""
+
+_UNUSABLE = 2
+"""As for every file that cannot be written; no answer of a command."""
 
 _READER_GONE = 141
 """128 and SIGPIPE, as a shell tells it."""
@@ -310,16 +315,19 @@ def evaluate(
 
 def main() -> None:
     """Entry point of the command."""
-    if (status := _decoded_at_once(sys.argv[1:])) is not None:
-        sys.exit(status)
+    watch_standard_streams()
     try:
         try:
+            if (status := _decoded_at_once(sys.argv[1:])) is not None:
+                sys.exit(status)
             app()
         finally:
-            if sys.stdout is not None:  # closed by who started us
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         _leave(_READER_GONE)
+    except StdoutError as error:
+        print(f"paceline: stdout: {error}", file=sys.stderr)
+        _leave(_UNUSABLE)
     except Exception:  # noqa: BLE001 - told in full, with a status that is no answer
         traceback.print_exc()
         _leave(_FAILED)

@@ -118,7 +118,9 @@ def replay_command(options: ReplayOptions) -> int:
         typer.echo(f"paceline: {options.output} is there already; --resume goes on with it", err=True)
         return 2
     except OSError as error:
-        typer.echo(f"paceline: {error.filename or options.output or 'stdout'}: {error.strerror or error}", err=True)
+        typer.echo(
+            f"paceline: {error.filename or options.output or options.source}: {error.strerror or error}", err=True
+        )
         return 2
 
 

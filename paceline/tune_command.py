@@ -108,17 +108,12 @@ def tune_command(options: TuneOptions) -> int:
                 write_whole(options.output, lines)
         except OSError as error:
             return _refuse(f"{options.output}: {error.strerror}")
-    try:
-        if options.as_json:
-            sys.stdout.buffer.write(lines)
-        else:
-            for line in table_lines(told):
-                print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # who read it went away: no error of the disk
-    except OSError as error:
-        return _refuse(f"stdout: {error.strerror}")
+    if options.as_json:
+        sys.stdout.buffer.write(lines)
+    else:
+        for line in table_lines(told):
+            print(line)
+    sys.stdout.flush()
     return max(_problems(archive, one) for archive, one in zip(archives, swept, strict=True))
 
 
