@@ -5,14 +5,19 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 from factories import SITE, at, gpu_frame, job, step_timing, xid_event
 
+from schemas import archive
 from schemas.archive import ArchiveLine, ArchiveWriter, BadLine, NotAnArchiveError, read_archive
 from schemas.codec import decode_value
 from streams.replay import Problems, Summary, ndjson_line, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RECORDS = [gpu_frame(1, sm_clock_mhz=1755), gpu_frame(1, node_id="node-2"), gpu_frame(2), xid_event(3, 79), job(8)]
 
@@ -149,6 +154,19 @@ def test_a_damaged_compressed_file_is_a_clear_error(tmp_path: Path, damage: str)
     lines: list[object] = []
     with pytest.raises(NotAnArchiveError, match="damaged"):
         lines.extend(read_archive(tmp_path / "run.zst"))
+
+
+def test_lines_before_what_cannot_be_read_come_before_the_error(tmp_path: Path) -> None:
+    whole = written(tmp_path / "run.jsonl").read_bytes().splitlines(keepends=True)
+
+    def torn() -> Iterator[bytes]:
+        yield from whole
+        raise OSError("torn")
+
+    lines = archive._lines(torn(), first=8)
+    assert [next(lines).number for _ in whole] == [8, 9, 10, 11, 12]
+    with pytest.raises(OSError, match="torn"):
+        next(lines)
 
 
 def test_replay_counts_and_names_what_it_could_not_use(tmp_path: Path) -> None:
