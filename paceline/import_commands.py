@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from paceline.recording_file import is_recording
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,7 +31,7 @@ def op_trace(
     """An operation-level trace of a training job."""
     from agents.importers.op_trace import ImportFailedError, op_trace_records
 
-    _must_differ(output, trace, layout)
+    _must_be_free(output, trace, layout)
     try:
         count = _write(output, op_trace_records(trace, layout))
     except (ImportFailedError, OSError) as error:
@@ -54,7 +56,7 @@ def steps(
     from agents.importers.step_logs import Report, step_log_records
     from schemas.fleet import Job, RankPlacement
 
-    _must_differ(output, *logs, *([job] if job is not None else []))
+    _must_be_free(output, *logs, *([job] if job is not None else []))
     report = Report()
     try:
         described = load_job_file(job, time.time_ns()) if job is not None else []
@@ -90,16 +92,25 @@ def nvsentinel(
     """NVSentinel's health events: codes as kernel events, all else as findings that nothing acts on."""
     from paceline.import_nvsentinel import import_nvsentinel
 
-    if output is not None:
-        _must_differ(output, file)
+    for path in (output, dead_letters):
+        if path is not None:
+            _must_be_free(path, file)
     raise typer.Exit(import_nvsentinel(file, output, bootstrap, site, dead_letters))
 
 
-def _must_differ(output: Path, *given: Path) -> None:
-    """Keep an archive from replacing what it is made of."""
-    if any(path.resolve() == output.resolve() for path in given):
-        typer.echo(f"paceline: --output: {output} is what is to be imported", err=True)
-        raise typer.Exit(2)
+def _must_be_free(output: Path, *given: Path) -> None:
+    """Keep what is written from replacing what it is made of, or what somebody recorded."""
+    try:
+        if any(path.resolve() == output.resolve() for path in given):
+            told = f"{output} is what is to be imported"
+        elif is_recording(output):
+            told = f"{output} is there already, and was recorded: name another file"
+        else:
+            return
+    except OSError as error:
+        told = f"{output}: {error.strerror}"
+    typer.echo(f"paceline: {told}", err=True)
+    raise typer.Exit(2)
 
 
 def _write(output: Path, records: Iterable[tuple[int, Record]]) -> int:

@@ -19,9 +19,9 @@ from agents.simulation.fleet_run import simulate
 from agents.simulation.player import play
 from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
+from paceline.recording_file import is_recording
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveWriter
-from schemas.archive_blocks import is_recorded
 from schemas.events import KernelEvent
 from schemas.fleet import Job
 
@@ -89,10 +89,8 @@ def _must_be_free(output: Path | None, truth_file: Path | None, scenario_name: s
             raise _PlaceError(f"{path}: {path.parent} is no directory")
         if path.resolve() == Path(scenario_name).resolve():
             raise _PlaceError(f"{path} is the scenario: name another file")
-        if path.is_file():
-            with path.open("rb") as there:
-                if is_recorded(there.read(12)):
-                    raise _PlaceError(f"{path} is there already, and was recorded: name another file")
+        if is_recording(path):
+            raise _PlaceError(f"{path} is there already, and was recorded: name another file")
     if len(written) == 2 and written[0].resolve() == written[1].resolve():
         raise _PlaceError(f"--output and --truth-file are both {output}")
 

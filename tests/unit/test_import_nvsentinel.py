@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from agents.importers.nvsentinel import HealthEvents, Refused
 from paceline.cli import app
 from schemas.archive import ArchiveLine, read_archive
+from schemas.archive_blocks import BlockWriter
 from schemas.codec import encode
 from schemas.events import KernelEvent
 from schemas.findings import Finding
@@ -363,6 +364,26 @@ def test_an_archive_does_not_replace_what_it_is_made_of(
     run = CliRunner().invoke(app, ["import", *command.split(), "-o", "./in"])
     assert (run.exit_code, "is what is to be imported" in run.output) == (2, True)
     assert (tmp_path / "in").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "nvsentinel in -o rec",
+        "nvsentinel in -o new --dead-letters rec",
+        "steps in -o rec",
+        "op-trace in --layout x -o rec",
+    ],
+)
+def test_what_was_recorded_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_text(json.dumps(event()))
+    with (tmp_path / "rec").open("wb") as stream:
+        BlockWriter(stream, {}).end({})
+    before = (tmp_path / "rec").read_bytes()
+    run = CliRunner().invoke(app, ["import", *command.split()])
+    assert (run.exit_code, "rec is there already, and was recorded" in run.output) == (2, True)
+    assert (tmp_path / "rec").read_bytes() == before
 
 
 def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:
