@@ -175,8 +175,7 @@ def _replay(options: ReplayOptions) -> int:
         for note in source.notes:
             typer.echo(note, err=True)
         if not pipeline.has_judged:
-            report_problems(problems, str(damage) if damage is not None else None)
-            raise nothing_judged(options.source, source, span)
+            return _nothing_judged(options, source, span, problems, damage)
     if options.has_summary or not (options.as_json or options.is_compared or options.output):
         _print_summary(told, sys.stderr if options.as_json else sys.stdout)
     sys.stdout.flush()
@@ -184,6 +183,24 @@ def _replay(options: ReplayOptions) -> int:
     if not options.is_compared:
         return status
     return max(status, _compare(recorded, replayed, options.as_json))
+
+
+def _nothing_judged(
+    options: ReplayOptions,
+    source: ArchiveSource | KafkaSource,
+    span: ReplaySpan,
+    problems: Problems,
+    damage: NotAnArchiveError | None,
+) -> int:
+    """Tell why: the damage where there is one, else what the source holds instead.
+
+    Raises:
+        NothingJudgedError: it is not damaged.
+    """
+    status = report_problems(problems, str(damage) if damage is not None else None)
+    if damage is None:
+        raise nothing_judged(options.source, source, span)
+    return status
 
 
 def _decisive(

@@ -91,7 +91,9 @@ def tune_command(options: TuneOptions) -> int:
         return _refuse("a process that read an archive has died (out of memory?); fewer --processes or values may help")
     for archive, one in zip(archives, swept, strict=True):
         if not one.has_judged:
-            _problems(archive, one)
+            status = _problems(archive, one)
+            if one.damage is not None:
+                return status
             whole = ReplaySpan()
             return _refuse(
                 str(nothing_judged(archive.path, ArchiveSource(archive.path, whole, archive.is_readable), whole))

@@ -33,6 +33,7 @@ _BUNCH_BYTES = 1 << 16
 their own code and data: with a change from one to the other at every line both take a seventh longer (measured)."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,8 @@ def read_archive(
             packed.
 
     Raises:
-        NotAnArchiveError: the file cannot be opened, or its compressed stream ends or breaks before its end; what could
-            be read was given out before.
+        NotAnArchiveError: the file cannot be opened or is packed otherwise, or its compressed stream ends or breaks before
+            its end; what could be read was given out before.
     """
     try:
         stream: BinaryIO = path.open("rb", buffering=_READ_BYTES)
@@ -197,6 +198,8 @@ def read_archive(
         stream.seek(0)
         if is_recorded(start):
             yield from _recorded(path, stream, told, is_tolerant, wants, from_line)
+        elif start[:2] == _GZIP_MAGIC:
+            raise NotAnArchiveError(f"{path} is packed with gzip: unpack it first, zcat {path} > FILE.jsonl")
         elif start[:4] == _ZSTD_MAGIC:
             yield from _lines(_decompressed(path, stream, told), from_line=from_line)
         else:

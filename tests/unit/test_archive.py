@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 from factories import SITE, at, gpu_frame, job, step_timing, xid_event
+from typer.testing import CliRunner
 
+from paceline.cli import app
 from schemas import archive
 from schemas.archive import ArchiveLine, ArchiveWriter, BadLine, NotAnArchiveError, read_archive
 from schemas.codec import decode_value
@@ -34,6 +37,17 @@ def good(path: Path) -> list[ArchiveLine]:
     lines = list(read_archive(path))
     assert all(isinstance(line, ArchiveLine) for line in lines)
     return [line for line in lines if isinstance(line, ArchiveLine)]
+
+
+def test_gzip_is_named_once_with_what_unpacks_it(tmp_path: Path) -> None:
+    packed = tmp_path / "run.jsonl.gz"
+    packed.write_bytes(gzip.compress(written(tmp_path / "run.jsonl").read_bytes()))
+    with pytest.raises(
+        NotAnArchiveError, match=r"is packed with gzip: unpack it first, zcat .*run.jsonl.gz > FILE.jsonl"
+    ):
+        list(read_archive(packed))
+    ran = CliRunner().invoke(app, ["replay", str(packed)])
+    assert (ran.exit_code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.zst"])
