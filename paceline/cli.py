@@ -27,7 +27,7 @@ from paceline.keys_command import keys_app
 from paceline.policy_command import policy_app
 from paceline.preflight_command import preflight
 from paceline.registry_commands import jobs_app, nodes_app, topics_app
-from paceline.review_commands import archive, diff, export, record, replay, report, tune
+from paceline.review_commands import Readable, archive, diff, export, record, replay, report, tune
 from paceline.standard_streams import StdoutError, watch_standard_streams
 
 __all__ = ["app", "main"]
@@ -208,12 +208,13 @@ def explain(
         typer.Option(help="What a GPU costs an hour; the job's or the policy's price by default."),
     ] = None,
     policy: Annotated[Optional[Path], typer.Option(help="TOML file of thresholds and switches.")] = None,  # noqa: UP045
+    readable: Readable = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """How a finding came about: peers, numbers and the rule, to be recomputed by hand; status 2 for an unknown id."""
     from paceline.explain_command import explain_command
 
-    raise typer.Exit(explain_command(finding_id, archive, bootstrap, price_per_gpu_hour, policy, json))
+    raise typer.Exit(explain_command(finding_id, archive, bootstrap, price_per_gpu_hour, policy, readable, json))
 
 
 @app.command()

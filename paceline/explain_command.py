@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from schemas.findings import Finding
     from schemas.fleet import Policy
 
-__all__ = ["archive_lines", "explain_command"]
+__all__ = ["explain_command"]
 
 _SITE = "replay"
 _MOST_TOLD = 12
@@ -52,11 +52,14 @@ def explain_command(
     bootstrap: str | None,
     price_per_gpu_hour: float | None,
     policy_file: Path | None,
+    is_readable: bool,
     as_json: bool,
 ) -> int:
     """Explain; 0 when the finding was found, 2 when not, or when something up to it could not be read."""
     try:
-        explanation, problems = _explanation(finding_id, archive, bootstrap, price_per_gpu_hour, policy_file)
+        explanation, problems = _explanation(
+            finding_id, archive, bootstrap, price_per_gpu_hour, policy_file, is_readable
+        )
     except (_UnusableError, NotAnArchiveError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
@@ -70,12 +73,19 @@ def explain_command(
 
 
 def _explanation(
-    finding_id: str, archive: Path | None, bootstrap: str | None, price: float | None, policy_file: Path | None
+    finding_id: str,
+    archive: Path | None,
+    bootstrap: str | None,
+    price: float | None,
+    policy_file: Path | None,
+    is_readable: bool,
 ) -> tuple[Explanation, Problems]:
     if price is not None and not 0 <= price < _MOST_PRICE:
         raise _UnusableError(f"--price-per-gpu-hour is {price:g}; it is a price, 0 or more")
     if archive is not None and bootstrap is None:
-        return _from_archive(finding_id, archive, price, policy_file)
+        return _from_archive(finding_id, archive, price, policy_file, is_readable)
+    if is_readable and bootstrap is not None:
+        raise _UnusableError("--readable goes with an archive")
     if bootstrap is not None and archive is None:
         return _from_topics(finding_id, bootstrap, price, policy_file), Problems()
     raise _UnusableError("explain reads one of an archive and --bootstrap")
@@ -89,19 +99,19 @@ def _policy(policy_file: Path | None) -> Policy | None:
 
 
 def _from_archive(
-    finding_id: str, archive: Path, price: float | None, policy_file: Path | None
+    finding_id: str, archive: Path, price: float | None, policy_file: Path | None, is_readable: bool
 ) -> tuple[Explanation, Problems]:
-    remade = find_again(archive_lines(archive), finding_id, _SITE, _policy(policy_file))
+    remade = find_again(_archive_lines(archive, is_readable), finding_id, _SITE, _policy(policy_file))
     finding = remade.finding or remade.recorded
     if finding is None:
         # It may have been said in a line, or have come of one, that could not be used.
         report_problems(remade.problems, None)
         raise _UnusableError(f"{archive}: no finding {finding_id}; {_told(remade.known)}")
     assert remade.roster is not None
-    evidence = cited_records(archive_lines(archive), finding)
+    evidence = cited_records(_archive_lines(archive, is_readable), finding)
     if remade.finding is not None:
         return explained(finding, "recomputed", remade.roster, remade.history, evidence, price), remade.problems
-    history = history_around(archive_lines(archive), finding, remade.roster)
+    history = history_around(_archive_lines(archive, is_readable), finding, remade.roster)
     return explained(finding, "recorded", remade.roster, history, evidence, price), remade.problems
 
 
@@ -113,19 +123,23 @@ def _told(known: dict[str, Finding]) -> str:
     return f"there are {', '.join(lines)}{more}"
 
 
-def archive_lines(path: Path) -> Iterator[ArchiveLine | BadLine]:
+def _archive_lines(path: Path, is_readable: bool) -> Iterator[ArchiveLine | BadLine]:
     """Lines of an archive; of a folder those of all archives in it, in the order of their append times.
+
+    Args:
+        path: the file or folder.
+        is_readable: give damaged blocks out as bad lines, and go on behind them.
 
     Raises:
         NotAnArchiveError: a file is none, or the folder has none.
     """
     if not path.is_dir():
-        yield from read_archive(path)
+        yield from read_archive(path, is_tolerant=is_readable)
         return
     files = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.zst")))
     if not files:
         raise NotAnArchiveError(f"{path}: no .jsonl or .jsonl.zst in this folder")
-    yield from heapq.merge(*(read_archive(file) for file in files), key=_append_ms)
+    yield from heapq.merge(*(read_archive(file, is_tolerant=is_readable) for file in files), key=_append_ms)
 
 
 def _append_ms(line: ArchiveLine | BadLine) -> int:

@@ -12,7 +12,7 @@ import typer
 
 from paceline.brokers_option import Bootstrap
 
-__all__ = ["archive", "diff", "export", "record", "replay", "report", "tune"]
+__all__ = ["Readable", "archive", "diff", "export", "record", "replay", "report", "tune"]
 
 From = Annotated[
     Optional[str],  # noqa: UP045

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from paceline.cli import app
 from paceline.explanation.formulas import FORMULAS
 from schemas.archive import ArchiveWriter, read_archive
+from schemas.archive_blocks import BlockWriter, marks_of
 from schemas.findings import Evidence, Finding, Subject
 from schemas.fleet import Job, Layout, Model, Policy, RankPlacement, RulePolicy
 from schemas.steps import CollectiveTiming, StepTiming
@@ -244,6 +245,27 @@ def test_a_line_that_cannot_be_read_is_named_beside_the_figures(tmp_path: Path) 
     assert result.stdout.startswith(finding.finding_id)
 
 
+def test_a_damaged_recording_is_explained_from_what_can_be_read_on_request(tmp_path: Path) -> None:
+    plain = write(tmp_path / "run.jsonl", job_records())
+    finding = found(plain, "straggler")
+    damaged = tmp_path / "run.jsonl.zst"
+    with damaged.open("wb") as stream:
+        writer = BlockWriter(stream, {"site_id": "replay"})
+        for number, line in enumerate(plain.read_bytes().splitlines(keepends=True)):
+            writer.add(line, "lines", 0, number, number)
+            writer.close_block()
+        writer.end({})
+    content = bytearray(damaged.read_bytes())
+    first_step = next(block for block in marks_of(damaged).blocks if block["first_line"] == 3)
+    content[first_step["at"] + 50] ^= 0x40
+    damaged.write_bytes(content)
+    refused = CliRunner().invoke(app, ["explain", finding.finding_id, str(damaged)])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    result = CliRunner().invoke(app, ["explain", finding.finding_id, str(damaged), "--readable"])
+    assert (result.exit_code, "unusable: line 3: " in result.stderr) == (2, True)
+    assert result.stdout.startswith(finding.finding_id)
+
+
 def test_the_text_names_every_number_that_decides(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", job_records())
     finding = found(path, "straggler")
@@ -358,6 +380,7 @@ def test_a_folder_of_archives_is_read_in_the_order_of_append_times(tmp_path: Pat
         (["find-nosuch", "empty"], "no .jsonl or .jsonl.zst in this folder"),
         (["find-nosuch"], "one of an archive and --bootstrap"),
         (["find-nosuch", "run.jsonl", "--bootstrap", "localhost:1"], "one of an archive and --bootstrap"),
+        (["find-nosuch", "--bootstrap", "localhost:1", "--readable"], "--readable goes with an archive"),
         (["find-nosuch", "run.jsonl", "--price-per-gpu-hour", "-1"], "a price, 0 or more"),
         (["find-nosuch", "run.jsonl", "--policy", "no/such.toml"], "no/such.toml"),
     ],
