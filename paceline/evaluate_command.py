@@ -23,6 +23,7 @@ from paceline.evaluation.gates import CAVEAT, gates_of
 from paceline.evaluation.metrics import measure
 from paceline.evaluation.report import explain, report_lines
 from paceline.spawned import results_in_order, usable_cores
+from paceline.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,7 +96,7 @@ def evaluate_command(options: EvaluateOptions, as_json: bool, verbose: bool, out
     lines = list(_records(options, by_detector, [gate.as_dict() for gate in gates]))
     if out is not None:
         try:
-            out.write_bytes(b"".join(lines))
+            write_whole(out, *lines)
         except OSError as error:
             return _refuse(f"--out: {error}")
     if as_json:
@@ -116,7 +117,7 @@ def _evaluate_acts(options: EvaluateOptions, as_json: bool, out: Path | None) ->
     told = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
     if out is not None:
         try:
-            out.write_bytes(told)
+            write_whole(out, told)
         except OSError as error:
             return _refuse(f"--out: {error}")
     print(told.decode() if as_json else "\n".join(lines))

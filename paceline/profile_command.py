@@ -12,6 +12,7 @@ import typer
 from agents.decode.driver import encode
 from paceline.profile_page import render_page
 from paceline.profile_reading import RankProfile, UnreadableTraceError, compare, read_profile
+from paceline.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ def profile_command(traces: Sequence[Path], as_json: bool, page: Path | None, gp
         return status
     if page is not None and profiles:
         try:
-            page.write_text(render_page(profiles, comparison), encoding="utf-8", errors="replace")
+            write_whole(page, render_page(profiles, comparison).encode("utf-8", "replace"))
         except OSError as error:
             typer.echo(f"paceline: cannot write {page}: {error.strerror or error}", err=True)
             return 2

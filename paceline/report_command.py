@@ -19,6 +19,7 @@ from paceline.report.collected import Collected
 from paceline.report.page import PAGE_START, render_page
 from paceline.report.page_data import page_data
 from paceline.report.statements import cited_places
+from paceline.whole_file import write_whole
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.findings import Finding
 from schemas.remediation import ActionResult, Command, Decision, Incident
@@ -76,7 +77,7 @@ def report_command(
         page = render_page(
             page_data(collected, about, {p: raw[p] for p in places if p in raw}), f"Incident review: {site_id}"
         )
-        output.write_bytes(page)
+        write_whole(output, page)
     except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2

@@ -104,10 +104,7 @@ def tune_command(options: TuneOptions) -> int:
     lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records(told))
     if options.output is not None:
         try:
-            if options.output.exists():
-                options.output.write_bytes(lines)
-            else:
-                write_whole(options.output, lines)
+            write_whole(options.output, lines)
         except OSError as error:
             return _refuse(f"{options.output}: {error.strerror}")
     if options.as_json:

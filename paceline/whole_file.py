@@ -14,9 +14,15 @@ __all__ = ["write_whole"]
 def write_whole(path: Path, *pieces: bytes) -> None:
     """Replace a file by one of these bytes, which are on the disk before it takes the place.
 
+    What is there and is no file (a pipe, a device) is written to as it is; a link stays, and what it names is replaced.
+
     Raises:
         OSError: it cannot be written; what was there stands.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(b"".join(pieces))
+        return
+    path = path.resolve()
     fresh = path.with_name(path.name + ".partial")
     try:
         with fresh.open("wb") as stream:

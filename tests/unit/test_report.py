@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,9 +24,6 @@ from paceline.report.page import SCRIPTS, render_page
 from schemas.archive import ArchiveWriter
 from schemas.remediation import ActionResult, Cause, Command, Incident, Target
 from streams.core.position import Position
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECOND = 1_000_000_000
 
@@ -174,6 +174,23 @@ def test_a_page_replaces_a_page_and_nothing_else(archive: Path, tmp_path: Path) 
     assert archive.read_bytes() == before
     for _ in range(2):
         assert CliRunner().invoke(app, ["report", str(archive), "-o", str(page)]).exit_code == 0
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(app, ["report", str(archive), "-o", str(page)]).exit_code == 0
+    before = page.read_bytes()
+    monkeypatch.setattr("paceline.whole_file.os.fsync", fails)
+    for place in (page, tmp_path / "new.html"):
+        told = CliRunner().invoke(app, ["report", str(archive), "-o", str(place)])
+        assert (told.exit_code, told.stderr) == (2, f"paceline: {place}: No space left on device\n")
+    assert page.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run.jsonl"]
 
 
 def test_what_was_recorded_is_shown_as_it_was_said_with_its_arrival(archive: Path, tmp_path: Path) -> None:
