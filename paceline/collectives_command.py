@@ -17,6 +17,7 @@ import typer
 from agents.decode.driver import encode
 from agents.decode.record import Record
 from paceline.collectives_reading import CollectiveSource, files_in, read_sources
+from paceline.one_line import one_line
 from streams.profiles.communicators import CollectiveFigures, figures_of, link_limit_gb_s, rails_of
 from streams.profiles.slow_communicators import CollectiveObservation, observations, with_figures
 
@@ -83,9 +84,9 @@ def collectives_command(
                 sys.stdout.buffer.write(encode(record))
         else:
             for one in figures:
-                print(_figures_line(one, limit_of(one)))
+                print(one_line(_figures_line(one, limit_of(one))))
             for observation in found:
-                print(_observation_line(observation))
+                print(one_line(_observation_line(observation)))
         sys.stdout.flush()
         if remember and history_path is not None:
             _write_history(history_path, with_figures(history, figures))

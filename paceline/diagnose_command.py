@@ -24,6 +24,7 @@ from agents.decode.watchdog_line import watchdog_record
 from agents.digest import collective_digest
 from agents.importers.step_lines import rank_in_name as rank_in_log_name
 from agents.watchdog_digest import WatchdogLines
+from paceline.one_line import one_line
 from streams.detectors.hang import HangCase
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def diagnose_hang_command(directory: Path, as_json: bool, rank_count: int | None
         sys.stdout.buffer.write(encode(verdict.as_record(tuple(unreadable))))
         sys.stdout.buffer.flush()
     else:
-        typer.echo(_sentence(verdict))
+        typer.echo(one_line(_sentence(verdict)))
     for name, why in unreadable.items():
-        typer.echo(f"paceline: {name} could not be read: {why}", err=True)
+        typer.echo(one_line(f"paceline: {name} could not be read: {why}"), err=True)
     told = Counter(record.rank for record in digests)
     for rank, count in sorted(told.items()):
         if count > 1:

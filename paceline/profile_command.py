@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from agents.decode.driver import encode
+from paceline.one_line import one_line
 from paceline.profile_page import render_page
 from paceline.profile_reading import RankProfile, UnreadableTraceError, compare, read_profile
 from paceline.whole_file import write_whole
@@ -80,7 +81,7 @@ def records(profiles: Sequence[RankProfile], comparison: RankComparison | None) 
 
 def _print(profiles: Sequence[RankProfile], comparison: RankComparison | None, stream: TextIO) -> None:
     def say(text: str) -> None:
-        print(text, file=stream)
+        print(one_line(text), file=stream)
 
     for profile in profiles:
         found = profile.verdict

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
+from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveLine, read_archive
@@ -248,21 +249,24 @@ def archive_command(archive: Path, as_json: bool) -> int:
 
 
 def _print_archive(told: dict[str, Any]) -> None:
-    print(f"paceline {told.get('paceline', 'unknown')}, site {told.get('site_id') or 'unknown'}")
-    print(f"{sum(block['lines'] for block in told['blocks'])} records in {len(told['blocks'])} blocks")
+    def say(text: str) -> None:
+        print(one_line(text))
+
+    say(f"paceline {told.get('paceline', 'unknown')}, site {told.get('site_id') or 'unknown'}")
+    say(f"{sum(block['lines'] for block in told['blocks'])} records in {len(told['blocks'])} blocks")
     if told["first_ms"] is not None:
-        print(f"arrived over {(told['last_ms'] - told['first_ms']) / 1000:.0f} s")
+        say(f"arrived over {(told['last_ms'] - told['first_ms']) / 1000:.0f} s")
     for name, (first, last, count) in told["places"].items():
-        print(f"  {count:8d}  {name} {first}..{last}")
+        say(f"  {count:8d}  {name} {first}..{last}")
     if redacted := told.get("redacted"):
-        print(f"redacted: names are pseudonyms of mapping {redacted['mapping']}")
+        say(f"redacted: names are pseudonyms of mapping {redacted['mapping']}")
         for reason, count in redacted.get("left_out", {}).items():
-            print(f"left out: {count} ({reason})")
+            say(f"left out: {count} ({reason})")
     for name, first, last in told["gaps"]:
-        print(f"not on the broker: {name} {first}..{last}")
+        say(f"not on the broker: {name} {first}..{last}")
     for name in told.get("cut", []):
-        print(f"older records were gone: {name}")
+        say(f"older records were gone: {name}")
     if told.get("is_whole") is False:
-        print("interrupted before the end of what was asked for")
+        say("interrupted before the end of what was asked for")
     for reason in told["damages"]:
-        print(f"damaged: {reason}")
+        say(f"damaged: {reason}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from agents.decode.driver import encode
+from paceline.one_line import one_line
 from schemas.archive import ArchiveLine, NotAnArchiveError, decode_line, read_archive
 from schemas.errors import SchemaError
 from schemas.fleet import Job, RankPlacement
@@ -65,7 +66,7 @@ def roofline_command(archive: Path, as_json: bool, precision: str) -> int:
             if as_json:
                 sys.stdout.buffer.write(encode(record))
             else:
-                print(_line(record))
+                print(one_line(_line(record)))
         sys.stdout.flush()
     except BrokenPipeError:
         return status

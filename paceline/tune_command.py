@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import orjson
 import typer
 
+from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, loaded_policy, report_problems
 from paceline.replay_source import ArchiveSource, ReplaySpan
@@ -111,7 +112,7 @@ def tune_command(options: TuneOptions) -> int:
         sys.stdout.buffer.write(lines)
     else:
         for line in table_lines(told):
-            print(line)
+            print(one_line(line))
     sys.stdout.flush()
     return max(_problems(archive, one) for archive, one in zip(archives, swept, strict=True))
 

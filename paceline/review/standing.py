@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from paceline.one_line import one_line
 from schemas.remediation import ActionResult, Command, Incident
 from streams.decisions.acts import STRENGTH
 
@@ -122,7 +123,7 @@ def incident_lines(standing: Standing, incident: Incident, now_ns: int) -> list[
     ]
     lines += [f"  {text}" for text in (incident.summary, incident.advice) if text]
     lines += [f"  {command_text(standing, command, now_ns)}" for command in standing.commands_of(incident.incident_id)]
-    return lines
+    return [one_line(line) for line in lines]
 
 
 def command_text(standing: Standing, command: Command, now_ns: int) -> str:

@@ -102,7 +102,7 @@ def tell(a: Said, b: Said, differences: Sequence[Difference], as_json: bool, tru
         sys.stdout.flush()
         return
     for rule, told in policy_changes(a.policy, b.policy).items():
-        print(f"policy: {rule}: {', '.join(told)}")
+        print(one_line(f"policy: {rule}: {', '.join(told)}"))
     for family in _FAMILIES:
         print(f"{family + 's':10s} " + ", ".join(f"{word} {counts[family].get(word, 0)}" for word in _WORDS))
     for difference in differences:
@@ -119,7 +119,7 @@ def tell(a: Said, b: Said, differences: Sequence[Difference], as_json: bool, tru
 
 def _tell_side(side: dict[str, Any]) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in side["commands"].items()) or "none"
-    print(f"{side['side']}: commands {kinds}; incidents cost {side['gpu_hours_lost']:.4g} GPU-hours")
+    print(one_line(f"{side['side']}: commands {kinds}; incidents cost {side['gpu_hours_lost']:.4g} GPU-hours"))
     if "found" in side:
         print(
             f"  of the truth: {len(side['found'])} found, {len(side['missed'])} missed, "

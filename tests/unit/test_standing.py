@@ -122,3 +122,13 @@ def test_a_person_reads_who_since_when_what_it_costs_and_what_to_type() -> None:
 
 def test_nobody_to_blame_is_said_in_words() -> None:
     assert place_text(None) == "nobody to blame"
+
+
+def test_a_name_neither_moves_the_cursor_nor_begins_a_line() -> None:
+    standing = Standing()
+    odd = "a\x1b[2J\ninc-2  open"
+    standing.take(incident(culprit=Subject(level="node", node_id=odd), summary=odd))
+    standing.take(command(target=Target(level="node", node_id=odd)))
+    told = incident_lines(standing, standing.incidents["inc-1"], at(20))
+    assert len(told) == 4
+    assert all(line.isprintable() and r"a\x1b[2J\ninc-2  open" in line for line in told[1:])

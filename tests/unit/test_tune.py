@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from factories import SITE, at, gpu_frame, step_timing
+from factories import SITE, at, gpu_frame, step_timing, xid_event
 from typer.testing import CliRunner
 
 from agents.simulation.delivery import deliver
@@ -131,6 +131,15 @@ def test_an_archive_without_anything_to_judge_is_refused(tmp_path: Path) -> None
     ran = run(tmp_path / "policy.jsonl", "--threshold", "straggler.floor", "--values", "0.2", "--processes", 1)
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert "nothing was judged: it holds no frames, events or steps, only policy (1)" in ran.stderr
+
+
+def test_a_name_neither_moves_the_cursor_nor_begins_a_line(tmp_path: Path) -> None:
+    with ArchiveWriter.open(tmp_path / "odd.jsonl") as archive:
+        archive.write(xid_event(1, 79, node_id="a\x1b[2J\nbest"), at(2))
+    ran = run(tmp_path / "odd.jsonl", "--threshold", "xid.enabled", "--values", "false", "--processes", 1)
+    assert r"cordon_node a\x1b[2J\nbest" in ran.stdout
+    assert "\x1b" not in ran.stdout
+    assert "\nbest" not in ran.stdout
 
 
 def test_the_table_marks_what_was_in_force_and_says_what_a_value_would_have_cost(slow_ranks: Path) -> None:
