@@ -156,9 +156,11 @@ def _redact(archive: Path, output: Path, key: bytes, is_tolerant: bool) -> int:
                     redactor.learn(line)
             redactor.learnt()
             known = source.marks
-            partial = output.with_name(output.name + ".partial")
+            # Of a name of its own: another that writes the same copy has its own, and neither takes the other's away.
+            partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
+            stream = partial.open("xb")
             try:
-                with partial.open("xb") as stream:
+                with stream:
                     writer = BlockWriter(stream, _head(known, redactor))
                     recorder = Recorder(writer, Selection())
                     _keep_gaps(recorder, known)
@@ -176,6 +178,7 @@ def _redact(archive: Path, output: Path, key: bytes, is_tolerant: bool) -> int:
                         # A copy would read as a recording in which nothing was found.
                         raise _RedactionError(f"{archive}: there is no record in it to copy")
                     os.fsync(stream.fileno())
+                _must_be_new(output)
                 partial.replace(output)
             finally:
                 partial.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scenario_runner import load
 from signed_commands import command
 
+from paceline import redact_command as redact_module
 from paceline.record_command import RecordOptions, record_command
 from paceline.redact_command import record_redacted, redact_command
 from schemas.archive import ArchiveLine, ArchiveWriter, read_archive
@@ -257,6 +258,29 @@ def test_a_copy_does_not_replace_a_file_and_is_not_gone_on_with(
     assert record_command(copy, "nowhere:1", RecordOptions("east"), None, is_resumed=True) == 2
     assert "has no names any more" in capsys.readouterr().err
     assert copy.read_bytes() == before
+
+
+@pytest.mark.parametrize("has_own_id", [True, False])
+def test_two_at_once_to_one_copy_leave_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_own_id: bool
+) -> None:
+    """The other one runs from beginning to end while the first has written half of its copy."""
+    archive, copy = recorded(tmp_path / "run.jsonl.zst", [line_of(xid_event(1, code=79))]), tmp_path / "copy.jsonl.zst"
+    keep_gaps, others = redact_module._keep_gaps, []
+
+    def meanwhile(*given: Any) -> None:
+        monkeypatch.setattr(redact_module, "_keep_gaps", keep_gaps)
+        if has_own_id:
+            monkeypatch.setattr("paceline.redact_command.os.getpid", lambda: 1)
+        others.append(redact_command(archive, copy, None, is_tolerant=False))
+        keep_gaps(*given)
+
+    monkeypatch.setattr(redact_module, "_keep_gaps", meanwhile)
+    first = redact_command(archive, copy, None, is_tolerant=False)
+    assert sorted([first, *others]) == [0, 2]
+    assert f"{copy}{' is there already' if has_own_id else '.'}" in capsys.readouterr().err
+    assert (marks_of(copy).damages, len(list(read_archive(copy)))) == ([], 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.jsonl.zst", "run.jsonl.zst"]
 
 
 def test_a_damaged_archive_is_refused_until_it_is_asked_for(tmp_path: Path) -> None:
