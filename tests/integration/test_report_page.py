@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ TOLD = {
     "known": "document.querySelector('#incident-list table')?.textContent || ''",
     "charts": "document.querySelectorAll('.uplot canvas').length",
     "rows": "document.querySelectorAll('#finding-table tbody tr').length",
+    "found": "document.querySelector('#finding-table tbody td').textContent",
     "raw": "document.querySelectorAll('#raw-list details').length",
     "overflow": "document.documentElement.scrollWidth - innerWidth",
     "loaded": "performance.getEntriesByType('resource').map((r) => r.name)",
@@ -112,6 +114,7 @@ def test_it_says_who_was_slow_what_it_cost_and_what_was_known_when(looked: tuple
     for words in (f"rank {slow}, node-{slow // 8:04d}", "1,820 GPU-hours", "drain node after checkpoint applied"):
         assert words in found.told["verdict"]
     assert f"rank {slow}" in found.told["worst"]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d ?at the brokers \d\d:\d\d:\d\d\.\d", found.told["found"])
     assert all(word in found.told["known"] for word in ("it began", "finding thermal violation", "result applied"))
 
 

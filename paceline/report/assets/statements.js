@@ -95,7 +95,10 @@ const Statements = (() => {
   // --- Findings
   const HEADS = ["At", "Severity", "What", "Who", "Why", { t: "Rests on", id: true }];
   const findingCells = (f) => [
-    time(moment(f.event_ms, 1)),
+    [
+      time(moment(f.event_ms, 1)),
+      f.arrived_ms ? el("div", { class: "soft small" }, `at the brokers ${moment(f.arrived_ms, 1)}`) : "",
+    ],
     tag(f.severity, f.severity),
     `${words(f.kind)}${f.state === "cleared" ? " cleared" : ""}`,
     place(f.who, f.about),
