@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from schemas.archive import ArchiveLine, NotAnArchiveError
@@ -38,6 +39,9 @@ __all__ = ["record_redacted", "redact_command"]
 _KEY_BYTES = 32
 _LEAST_KEY_BYTES = 16
 """128 bits; below that a key may be a word that somebody tries."""
+
+_MOST_LEFT = 20
+"""Names told to a person; who needs more looks at the texts."""
 
 
 class _RedactionError(Exception):
@@ -247,3 +251,6 @@ def _tell(output: Path, writer: BlockWriter, redactor: Redactor, damaged: int) -
         typer.echo(f"left out: {count} ({reason})", err=True)
     for family, count in sorted(redactor.unknown_fields.items()):
         typer.echo(f"dropped: {count} fields of {family} that this paceline does not know", err=True)
+    if left := sorted(redactor.names.left_in_texts):
+        named = ", ".join(left[:_MOST_LEFT]) + (f" and {len(left) - _MOST_LEFT} more" if len(left) > _MOST_LEFT else "")
+        typer.echo(one_line(f"left in texts, where they are words like any other: names {named}"), err=True)

@@ -34,6 +34,8 @@ class Names:
         self._known: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
         self._odd: dict[str, str] = {}
+        self.left_in_texts: set[str] = set()
+        """Names that stayed in a text, in small letters: there they are words like any other."""
 
     @property
     def mapping(self) -> str:

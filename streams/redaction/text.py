@@ -147,8 +147,15 @@ def _word(word: str, is_behind_place: bool, names: Names, stays: Callable[[str],
 
 
 def _known(word: str, is_behind_place: bool, names: Names) -> str | None:
-    is_weak = (word.isdigit() and len(word) < 5) or len(word) <= _MOST_WEAK or is_common(word)
-    return names.known(word) if not is_weak or is_behind_place else None
+    known = names.known(word)
+    if known is None or is_behind_place:
+        return known
+    if word.isdigit() and len(word) < 5:
+        return None
+    if len(word) <= _MOST_WEAK or is_common(word):
+        names.left_in_texts.add(word.lower())
+        return None
+    return known
 
 
 def _holds_a_name(word: str, names: Names) -> bool:

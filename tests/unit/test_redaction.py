@@ -412,6 +412,14 @@ def test_a_name_that_is_a_common_word_is_told_by_no_sentence_around_it() -> None
     assert line(raw, names) == raw
 
 
+def test_names_that_stayed_in_texts_as_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fallen = xid_event(1, code=79, node_id="gpu", text="GPU has fallen off the bus.")
+    other = xid_event(2, code=13, node_id="rank", text="Graphics Exception")
+    archive = recorded(tmp_path / "run.jsonl.zst", [line_of(fallen), line_of(other, 1)])
+    assert redact_command(archive, tmp_path / "copy.jsonl.zst", None, is_tolerant=False) == 0
+    assert "left in texts, where they are words like any other: names gpu\n" in capsys.readouterr().err
+
+
 @settings(max_examples=25)
 @given(
     st.from_regex(r"zq[a-z]{1,6}[0-9]{0,4}(?:[-_][a-z0-9]{1,5}){0,2}(?:\.zq[a-z]{2,5}\.[a-z]{2,3})?", fullmatch=True),
