@@ -46,6 +46,9 @@ _LINE: list[Any] = [
     ("headers", dict[str, str], {}),
 ]
 
+_NOTHING = Annotated[int, msgspec.Meta(gt=1, lt=1)]
+"""No value is of this type."""
+
 _NULL = -1
 _Key = tuple[tuple[str, int | None], ...]
 """Names of the given fields in their order, and of each the length if it is a column, or that it is null."""
@@ -62,10 +65,9 @@ class Form:
     __slots__ = ("_line", "decode", "record_of", "type")
 
     def __init__(self, family: FamilyTypes, key: _Key) -> None:
-        fields = [(name, _type_of(family.fields[name], length)) for name, length in key]
-        self.type = msgspec.defstruct(family.model.__name__, fields, forbid_unknown_fields=True)
+        self.type = _struct_of(family, dict(key))
         self.decode = msgspec.json.Decoder(self.type).decode
-        self.record_of = _record_of(family, tuple(name for name, _ in key))
+        self.record_of = _record_of(family, {name for name, _ in key})
         self._line: Any = None
 
     def line(self, line: bytes) -> tuple[Any, ...]:
@@ -82,6 +84,20 @@ class Form:
         return msgspec.structs.astuple(self._line(line))
 
 
+def _struct_of(family: FamilyTypes, lengths: dict[str, int | None]) -> Any:
+    """All fields of the family in the order of the model, so that those of a record are there at once; none is taken but the given ones."""
+    factories = dict(family.factories)
+
+    def unset(name: str) -> Any:
+        return msgspec.field(default_factory=factories[name]) if name in factories else family.defaults[name]
+
+    fields = [
+        (name, _type_of(told, lengths[name])) if name in lengths else (name, _NOTHING, unset(name))
+        for name, told in family.fields.items()
+    ]
+    return msgspec.defstruct(family.model.__name__, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+
+
 def _type_of(told: Told, length: int | None) -> Any:
     if length is None:
         return told.closed
@@ -95,24 +111,18 @@ def _length_of(told: Told, value: object) -> int | None:
     return len(value) if type(value) is tuple and told.entry is not None and told.lift is None else None
 
 
-def _record_of(family: FamilyTypes, names: tuple[str, ...]) -> Lift:
-    model, defaults = family.model, family.defaults
+def _record_of(family: FamilyTypes, names: set[str]) -> Lift:
+    model = family.model
     lifts = [(name, lift) for name in names if (lift := family.fields[name].lift) is not None]
-    factories = [(name, factory) for name, factory in family.factories if name not in names]
     checks = [check for check in family.checks if not is_of_lengths_alone(check)]
-    values_of = msgspec.structs.astuple
-    # One set for all records of the form: a record is never changed, and its copies copy the set.
-    set_of_names = set(names)
+    fields_of = msgspec.structs.asdict
 
     def record_of(struct: Any) -> Any:
-        # A third of the time of `defaults | dict(zip(...))`, and as many names as values by the type.
-        fields = defaults.copy()
-        fields.update(zip(names, values_of(struct), strict=False))
+        fields = fields_of(struct)
         for name, lift in lifts:
             fields[name] = lift(fields[name])
-        for name, factory in factories:
-            fields[name] = factory()
-        record = filled(model, fields, set_of_names)
+        # One set of names for all records of the form: a record is never changed, and its copies copy the set.
+        record = filled(model, fields, names)
         for check in checks:
             record = check(record)
         return record

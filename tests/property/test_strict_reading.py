@@ -287,6 +287,14 @@ def test_a_form_that_comes_often_is_read_by_itself(record: Record) -> None:
     assert told_of(read) == told_of(codec.decode(topic_of(record).name, codec.encode(record)))
 
 
+def test_what_is_not_given_and_can_be_changed_is_each_records_own() -> None:
+    first, second = (codec.decode("fabric-frames", codec.encode(RECORDS[2])) for _ in range(2))
+    assert isinstance(first, FabricFrame)
+    assert isinstance(second, FabricFrame)
+    assert first.counters == {}
+    assert first.counters is not second.counters
+
+
 @given(payloads())
 def test_a_payload_is_read_as_pydantic_alone_reads_it(told: tuple[str, bytes]) -> None:
     topic, payload = told
