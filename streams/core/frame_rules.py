@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streams.core.position import Position
     from streams.core.roster import Roster
 
-__all__ = ["FrameRule", "FrameRules", "all_at_rest"]
+__all__ = ["FrameRule", "FrameRules", "LastFrame", "all_at_rest"]
 
 F_contra = TypeVar("F_contra", contravariant=True)
 
@@ -37,6 +37,13 @@ class _Frame(Protocol):
 
 
 F = TypeVar("F", bound=_Frame)
+
+_dumps = orjson.dumps
+"""Words of what a frame said, to be compared with what the next one says: equal words are equal values.
+
+As one text, because the last frame's columns have left the processor's cache when they are looked at a second later,
+number by number: to write the new frame's out costs half of that. What does not go into the text stays as it is.
+"""
 
 
 class FrameRule(Generic[F_contra]):
@@ -83,13 +90,15 @@ def all_at_rest(*found: Rows[Any] | None) -> Sequence[Rows[Any]] | None:
     return resting if len(resting) == len(found) else None
 
 
-class _Last(Generic[F]):
+class LastFrame(Generic[F]):
     """What a publisher's last frame said, the rules that rest since, with their readings, and those that do not."""
 
-    __slots__ = ("at_ns", "readings", "restless", "values", "words")
+    __slots__ = ("at_ns", "publisher", "readings", "restless", "values", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, publisher: str) -> None:
+        self.publisher = publisher
         self.words: object = None
+        """Null before the first frame."""
         self.values: tuple[object, ...] = ()
         self.at_ns = 0
         """Of the last frame: the readings of rules that rest are moved there when somebody is to see them."""
@@ -124,7 +133,7 @@ class FrameRules(Generic[F]):
     def __init__(self, names: tuple[str, ...], besides: Callable[[F, tuple[str, ...]], tuple[object, ...]]) -> None:
         self._names = ("agent_session", *names)
         self._besides_of = besides
-        self._last: dict[str, _Last[F]] = {}
+        self._last: dict[str, LastFrame[F]] = {}
         self.put_in_force(())
 
     def put_in_force(self, rules: Sequence[FrameRule[F]]) -> None:
@@ -146,19 +155,33 @@ class FrameRules(Generic[F]):
         for last in self._last.values():
             last.settle()
 
-    def on_frame(self, publisher: str, frame: F, roster: Roster, position: Position) -> list[Finding]:
-        """Findings of one frame, in the order of the rules; frames of a publisher come in the order of its event time."""
-        values = self._columns_of(frame.__dict__) + self._besides_of(frame, self._besides)
-        words = _words(values)
+    def last_of(self, publisher: str) -> LastFrame[F]:
+        """What is remembered of a publisher's last frame; the same object until other rules are put in force."""
         last = self._last.get(publisher)
-        to_read: Collection[FrameRule[F]] = ()
         if last is None:
-            last = self._last[publisher] = _Last()
-            to_read = self._rules
-        elif last.words != words:
-            to_read = self._concerned(last, values)
+            last = self._last[publisher] = LastFrame(publisher)
+        return last
+
+    def on_frame(self, last: LastFrame[F], frame: F, roster: Roster, position: Position) -> list[Finding]:
+        """Findings of one frame, in the order of the rules; frames of a publisher come in the order of its event time.
+
+        Args:
+            last: of its publisher, from `last_of`.
+            frame: the frame.
+            roster: for the policy and for who runs where.
+            position: the frame's place.
+        """
+        values = self._columns_of(frame.__dict__) + self._besides_of(frame, self._besides)
+        words: object
+        try:
+            words = _dumps(values)
+        except TypeError:
+            words = values
+        to_read: Collection[FrameRule[F]] = ()
+        if last.words != words:
+            to_read = self._concerned(last, values) if last.words is not None else self._rules
         for rule in last.restless:
-            if rule not in to_read and not rule.passes_over(publisher, frame):
+            if rule not in to_read and not rule.passes_over(last.publisher, frame):
                 to_read = (*to_read, rule)
         if to_read or last.words != words:
             last.settle()
@@ -166,13 +189,13 @@ class FrameRules(Generic[F]):
         last.at_ns = frame.event_time_ns
         return self._ask(to_read, last, frame, roster, position) if to_read else []
 
-    def _concerned(self, last: _Last[F], values: tuple[object, ...]) -> set[FrameRule[F]]:
+    def _concerned(self, last: LastFrame[F], values: tuple[object, ...]) -> set[FrameRule[F]]:
         """The rules that read what has moved since the last frame."""
         moved = [name for name, now, before in zip(self._read, values, last.values, strict=True) if now != before]
         return {rule for name in moved for rule in self._readers[name]}
 
     def _ask(
-        self, to_read: Collection[FrameRule[F]], last: _Last[F], frame: F, roster: Roster, position: Position
+        self, to_read: Collection[FrameRule[F]], last: LastFrame[F], frame: F, roster: Roster, position: Position
     ) -> list[Finding]:
         """Give a frame to the rules that have to read it, in the order of all rules."""
         evidence = position.evidence()
@@ -182,15 +205,3 @@ class FrameRules(Generic[F]):
             found += rule.on_frame(frame, roster, evidence)
         last.divide(self._rules, in_order, frame)
         return found
-
-
-def _words(values: tuple[object, ...]) -> object:
-    """What a frame said, to be compared with what the next one says: equal words are equal values.
-
-    As one text, because the last frame's columns have left the processor's cache when they are looked at a second later,
-    number by number: to write the new frame's out costs half of that. What does not go into the text stays as it is.
-    """
-    try:
-        return orjson.dumps(values)
-    except TypeError:
-        return values

@@ -58,7 +58,8 @@ class PartitionClock:
         """The partition's time: never falls."""
         if self._stale and self._times:
             times = self._times
-            first = bisect_left(times, self._fastest_ns - self._idle_ns)
+            oldest_ns = self._fastest_ns - self._idle_ns
+            first = 0 if times[0] >= oldest_ns else bisect_left(times, oldest_ns)
             time_ns = times[first + int((len(times) - first) * self._percentile)]
             if time_ns > self._time_ns:
                 self._time_ns = time_ns

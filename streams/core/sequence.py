@@ -10,17 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = ["OrderedSources", "SeenNumbers"]
+__all__ = ["OrderedSources", "SeenNumbers", "SourceOrder"]
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Source(Generic[T]):
+class SourceOrder(Generic[T]):
+    """How far one source has come, and what waits for a lost number of its."""
+
     next_seq: int = 0
     latest_ns: int = 0
     waiting: dict[int, tuple[int, T]] = field(default_factory=dict)
     passed_over: set[int] = field(default_factory=set)
+
+    def is_next(self, seq: int, event_time_ns: int) -> bool:
+        """Whether nothing is missing before a record, as before nearly every one: it is then taken in, and in order."""
+        if seq != self.next_seq or self.waiting:
+            return False
+        self.next_seq = seq + 1
+        if event_time_ns > self.latest_ns:
+            self.latest_ns = event_time_ns
+        return True
 
 
 class OrderedSources(Generic[T]):
@@ -35,30 +46,25 @@ class OrderedSources(Generic[T]):
     def __init__(self, patience_ns: int = 10_000_000_000, remembered: int = 1024) -> None:
         self._patience_ns = patience_ns
         self._remembered = remembered
-        self._sources: dict[str, _Source[T]] = {}
+        self._sources: dict[str, SourceOrder[T]] = {}
         self.repeats = 0
         self.late: list[T] = []
 
-    def is_next(self, source: str, seq: int, event_time_ns: int) -> bool:
-        """Whether nothing is missing before a record, as before nearly every one: it is then taken in, and in order."""
+    def of(self, source: str) -> SourceOrder[T]:
+        """A source's order; the same object until `forget` or `restore`."""
         state = self._sources.get(source)
         if state is None:
-            state = self._sources[source] = _Source()
-        if seq != state.next_seq or state.waiting:
-            return False
-        state.next_seq = seq + 1
-        if event_time_ns > state.latest_ns:
-            state.latest_ns = event_time_ns
-        return True
+            state = self._sources[source] = SourceOrder()
+        return state
 
     def offer(self, source: str, seq: int, event_time_ns: int, item: T) -> list[T]:
         """Take one record in, and return those that are now in order, oldest first.
 
         Late records (a number that was passed over) are put on `late`, which the caller empties.
         """
-        if self.is_next(source, seq, event_time_ns):
+        state = self.of(source)
+        if state.is_next(seq, event_time_ns):
             return [item]
-        state = self._sources[source]
         if seq < state.next_seq:
             if seq in state.passed_over:
                 state.passed_over.discard(seq)
@@ -89,7 +95,7 @@ class OrderedSources(Generic[T]):
             if not self._sources[name].waiting:
                 del self._sources[name]
 
-    def _release(self, state: _Source[T]) -> list[T]:
+    def _release(self, state: SourceOrder[T]) -> list[T]:
         released = []
         while state.waiting:
             ready = state.waiting.pop(state.next_seq, None)
@@ -135,7 +141,7 @@ class OrderedSources(Generic[T]):
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Replace the state by a snapshot's."""
         self._sources = {
-            name: _Source(next_seq, latest_ns, {seq: (at, item) for seq, at, item in waiting}, set(passed_over))
+            name: SourceOrder(next_seq, latest_ns, {seq: (at, item) for seq, at, item in waiting}, set(passed_over))
             for name, (next_seq, latest_ns, waiting, passed_over) in snapshot.items()
         }
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from streams.core.position import Position
     from streams.core.roster import Roster
 
-__all__ = ["RULE", "ClockSkew", "ClockSkewThresholds"]
+__all__ = ["RULE", "ClockSkew", "ClockSkewThresholds", "PublisherClock"]
 
 RULE = "clock_skew"
 
@@ -56,7 +56,9 @@ class ClockSkewThresholds:
     steady_ns: int = 2_000_000_000
 
 
-class _Publisher:
+class PublisherClock:
+    """What is remembered of one publisher's clock."""
+
     __slots__ = ("edge", "lowest_ns", "lows", "start_ns")
 
     def __init__(self) -> None:
@@ -84,7 +86,7 @@ class ClockSkew:
     def __init__(self, site_id: str, defaults: ClockSkewThresholds | None = None) -> None:
         self._rule = Rule(RULE, 1, site_id)
         self._limits = LimitsInForce(defaults or ClockSkewThresholds(), RULE)
-        self._publishers: dict[str, _Publisher] = {}
+        self._publishers: dict[str, PublisherClock] = {}
         self._latest_ns = 0
         self._judged_ns = 0
 
@@ -121,6 +123,25 @@ class ClockSkew:
             return ()
         return self._judge(self._latest_ns - _LATENESS_NS, roster)
 
+    def passes_over(self, known: PublisherClock, event_time_ns: int, append_ns: int) -> bool:
+        """Take the times of a record that lowers no difference, unless something is to be judged; else false.
+
+        Args:
+            known: of its publisher, from `of_publisher`. It may have been forgotten since: what is above a lowest
+                difference of its is then of a half minute that was judged, and counts for nothing either.
+            event_time_ns: the publisher's clock.
+            append_ns: the broker's.
+        """
+        if not known.is_above(append_ns, append_ns - event_time_ns):
+            return False
+        if append_ns > self._latest_ns:
+            self._latest_ns = append_ns
+        return self._latest_ns - self._judged_ns < _BUCKET_NS + _LATENESS_NS
+
+    def of_publisher(self, level: str, publisher: str) -> PublisherClock | None:
+        """What is remembered of a publisher, if anything is."""
+        return self._publishers.get(f"{level}/{publisher}")
+
     def _note(self, name: str, append_ns: int, difference_ns: int, evidence: Evidence | Position | None) -> None:
         """Take a difference that may be the lowest of its half minute."""
         if not self._judged_ns:
@@ -132,7 +153,7 @@ class ClockSkew:
             return
         known = self._publishers.get(name)
         if known is None:
-            known = self._publishers[name] = _Publisher()
+            known = self._publishers[name] = PublisherClock()
         place = [evidence.topic, evidence.partition, evidence.offset] if evidence is not None else []
         known.note(start_ns, difference_ns, place)
 
@@ -158,7 +179,7 @@ class ClockSkew:
                 self._judged_ns = max(end_ns, until_ns - until_ns % _BUCKET_NS)
 
     def _statement(
-        self, name: str, publisher: _Publisher, end_ns: int, limits: ClockSkewThresholds
+        self, name: str, publisher: PublisherClock, end_ns: int, limits: ClockSkewThresholds
     ) -> Iterator[Finding]:
         starts = sorted(start for start in publisher.lows if start < end_ns)
         if not starts:
@@ -220,6 +241,6 @@ class ClockSkew:
         self._latest_ns, self._judged_ns = snapshot["latest_ns"], snapshot["judged_ns"]
         self._publishers = {}
         for name, (lows, edge) in snapshot["publishers"].items():
-            state = self._publishers[name] = _Publisher()
+            state = self._publishers[name] = PublisherClock()
             state.lows = {start: (difference, list(place)) for start, difference, place in lows}
             state.edge.restore(edge)

@@ -72,14 +72,18 @@ class Pipeline:
             if role != "telemetry":
                 return []
             self._publish(self._telemetry_of(position.partition).on_refused(record, position))
-            return self._ordered.release()
+            return self._released()
         if role == "telemetry":
             engine = self._telemetry.get(position.partition) or self._telemetry_of(position.partition)
             outputs = engine.on_record(record, position)
+            if engine.has_late:
+                self.counts["late"] += len(engine.take_late())
             if outputs:
                 self._publish(outputs)
-            self.counts["late"] += len(engine.take_late())
-            return self._ordered.release()
+            elif not self._is_respanned:
+                # Nothing settles but by what is published: nearly every record ends here.
+                return []
+            return self._released()
         if type(record) in _REFERENCE:
             self._on_reference(record)
             return []
@@ -90,7 +94,7 @@ class Pipeline:
         else:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
-        return self._ordered.release()
+        return self._released()
 
     def _on_reference(self, record: Record) -> None:
         if isinstance(record, Policy):
@@ -106,6 +110,10 @@ class Pipeline:
     def on_whole_step(self, step: ClosedStep) -> list[Record]:
         """Take a step that is joined already, past the join, and return what is now settled; see `JobsEngine`."""
         self._publish(self._jobs_of(0).on_whole_step(step))
+        return self._released()
+
+    def _released(self) -> list[Record]:
+        self._is_respanned = False
         return self._ordered.release()
 
     def flush(self) -> list[Record]:
@@ -175,6 +183,7 @@ class Pipeline:
         policy = self._roster.policy
         settle_ns = policy.settle_ns if policy is not None else DEFAULT_SETTLE_NS
         self._ordered.settle_ns = StepJoinConfig().lateness_ns + settle_ns + EVIDENCE_NS
+        self._is_respanned = True
 
     def _publish(self, records: list[Record]) -> None:
         for record in records:

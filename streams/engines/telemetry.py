@@ -15,9 +15,9 @@ from schemas.frames import FabricFrame, GpuFrame
 from streams.core.frame_rules import FrameRule, FrameRules
 from streams.core.position import Position, reached_ns
 from streams.core.progress import MarkPacer, PartitionClock
-from streams.core.sequence import OrderedSources, SeenNumbers
+from streams.core.sequence import OrderedSources, SeenNumbers, SourceOrder
 from streams.core.thresholds import is_enabled
-from streams.detectors.clock_skew import ClockSkew
+from streams.detectors.clock_skew import ClockSkew, PublisherClock
 from streams.detectors.congestion import Congestion
 from streams.detectors.congestion_own import CongestionOwn
 from streams.detectors.device_peers import DevicePeers
@@ -70,6 +70,24 @@ _SOURCE_OF: dict[type[Record], Callable[[Any], _Source]] = {
 """Of records that are numbered and tell their source's time. Found by type: of models `isinstance` is a search in Python."""
 
 
+class _Stream:
+    """The records of one family, publisher and session, with what is kept of them, so that it is found by one look.
+
+    All of it stands where it belongs too: a stream is forgotten at will, and is no state.
+    """
+
+    __slots__ = ("clock", "last", "level", "name", "order", "publisher", "session")
+
+    def __init__(self, source: _Source, session: str, name: str, order: SourceOrder[_Item], last: Any) -> None:
+        self.level, self.publisher = source
+        self.session = session
+        self.name = name
+        self.order = order
+        self.last = last
+        """Of the publisher's frames; null for heartbeats."""
+        self.clock: PublisherClock | None = None
+
+
 class TelemetryEngine:
     """Device rules over the records of one partition."""
 
@@ -101,6 +119,10 @@ class TelemetryEngine:
         }
         self._gpus_in_force = FrameRules(("gpu_uuid", "pci_bus_id", "sku"), _load)
         self._ports_in_force = FrameRules(("device", "port", "view"), _columns_of_counters)
+        self._frames_in_force: dict[type[Record], FrameRules[Any]] = {
+            GpuFrame: self._gpus_in_force,
+            FabricFrame: self._ports_in_force,
+        }
         self._clock_skew = ClockSkew(site_id)
         self._node_silence = NodeSilence(site_id)
         # Heartbeats are compared with heartbeats: after a backlog other topics may be read far ahead of them. The middle
@@ -108,7 +130,9 @@ class TelemetryEngine:
         self._status_clock = PartitionClock(percentile=0.5)
         self._xid = XidCodes(site_id)
         self._device_peers = DevicePeers(site_id)
-        self._rules_of: dict[type[Record], Callable[[Any, str, Position], Iterable[Finding]]] = {
+        self._streams: dict[type[Record], dict[_Source, _Stream]] = {family: {} for family in _SOURCE_OF}
+        """Of each publisher the last one."""
+        self._rules_of: dict[type[Record], Callable[[Any, _Stream, Position], Iterable[Finding]]] = {
             GpuFrame: self._of_gpus,
             FabricFrame: self._of_ports,
             NodeStatus: self._of_status,
@@ -130,9 +154,14 @@ class TelemetryEngine:
         if self._roster.policy is not self._policy:
             self._take_policy(self._roster.policy)
         outputs: list[Record] = []
-        source_of = _SOURCE_OF.get(type(record))
+        family = type(record)
+        source_of = _SOURCE_OF.get(family)
         if source_of is not None:
-            self._on_timed(record, source_of(record), position, outputs)  # type: ignore[arg-type]
+            source = source_of(record)
+            stream = self._streams[family].get(source)
+            if stream is None or stream.session != record.agent_session:  # type: ignore[attr-defined]
+                stream = self._stream_of(record, source)  # type: ignore[arg-type]
+            self._on_timed(record, stream, position, outputs)  # type: ignore[arg-type]
         elif isinstance(record, KernelEvent):
             if self._kernel_lines.is_new(f"{record.node_id}/{record.boot_id}", record.kmsg_seq):
                 outputs += self._of_event(record, position)
@@ -156,10 +185,13 @@ class TelemetryEngine:
             self._clock_skew.on_record(publisher, at_ns, position.append_ms, self._roster, position, level=level)
         )
 
+    @property
+    def has_late(self) -> bool:
+        """Whether `take_late` has records."""
+        return bool(self._sources.late)
+
     def take_late(self) -> list[_Item]:
         """Records that came after their place was passed over; the caller publishes them as late."""
-        if not self._sources.late:
-            return []
         late, self._sources.late = self._sources.late, []
         return late
 
@@ -168,8 +200,8 @@ class TelemetryEngine:
         self._follow_policy()
         outputs: list[Record] = []
         for item, place in self._sources.flush():
-            _, publisher = _SOURCE_OF[type(item)](item)
-            outputs += self._rules_of[type(item)](item, publisher, place)
+            stream = self._stream_of(item, _SOURCE_OF[type(item)](item))  # type: ignore[arg-type]
+            outputs += self._rules_of[type(item)](item, stream, place)
         for is_in_force, rule in (
             (self._watches_clocks, self._clock_skew),
             (self._watches_silence, self._node_silence),
@@ -179,23 +211,34 @@ class TelemetryEngine:
                 outputs += rule.flush(self._roster)
         return outputs
 
-    def _on_timed(self, record: _Timed, source: _Source, position: Position, outputs: list[Record]) -> None:
+    def _stream_of(self, record: _Timed, source: _Source) -> _Stream:
+        """Find what is kept of a record's stream, to have it at hand for the next ones."""
+        family, publisher = type(record), source[1]
+        name = f"{publisher}/{record.agent_session}/{record.record}"
+        rules = self._frames_in_force.get(family)
+        last = rules.last_of(publisher) if rules is not None else None
+        stream = _Stream(source, record.agent_session, name, self._sources.of(name), last)
+        self._streams[family][source] = stream
+        return stream
+
+    def _on_timed(self, record: _Timed, stream: _Stream, position: Position, outputs: list[Record]) -> None:
         """Take a record that is numbered and tells its source's time, and add what it says to the outputs."""
-        level, publisher = source
-        at_ns = record.event_time_ns
-        stream = f"{publisher}/{record.agent_session}/{record.record}"
-        if self._sources.is_next(stream, record.seq, at_ns):
-            outputs += self._rules_of[type(record)](record, publisher, position)
+        at_ns, append_ns = record.event_time_ns, position.append_ms * 1_000_000
+        if stream.order.is_next(record.seq, at_ns):
+            outputs += self._rules_of[type(record)](record, stream, position)
         else:
-            for item, place in self._sources.offer(stream, record.seq, at_ns, (record, position)):
-                outputs += self._rules_of[type(item)](item, publisher, place)
-        reached = reached_ns(at_ns, position)
-        self._clock.observe(publisher, reached)
+            for item, place in self._sources.offer(stream.name, record.seq, at_ns, (record, position)):
+                outputs += self._rules_of[type(item)](item, stream, place)
+        reached = reached_ns(at_ns, position) if append_ns < at_ns else at_ns
+        self._clock.observe(stream.publisher, reached)
         # The rules of times restore order by themselves, and look at repeats alike.
-        if self._watches_clocks:
+        if self._watches_clocks and (
+            stream.clock is None or not self._clock_skew.passes_over(stream.clock, at_ns, append_ns)
+        ):
             outputs += self._clock_skew.on_record(
-                publisher, at_ns, position.append_ms, self._roster, position, level=level
+                stream.publisher, at_ns, position.append_ms, self._roster, position, level=stream.level
             )
+            stream.clock = self._clock_skew.of_publisher(stream.level, stream.publisher)
         if self._watches_silence and type(record) is NodeStatus:
             outputs += self._findings_of_silence(record, reached, position)
         if self._compares_devices and self._device_peers.is_waiting:
@@ -210,15 +253,15 @@ class TelemetryEngine:
                 self._clock.leave(finding.subject.node_id)
             yield finding
 
-    def _of_gpus(self, frame: GpuFrame, node_id: str, position: Position) -> Iterable[Finding]:
+    def _of_gpus(self, frame: GpuFrame, stream: _Stream, position: Position) -> Iterable[Finding]:
         self._device_peers.on_gpus(frame, self._roster)
-        return self._gpus_in_force.on_frame(node_id, frame, self._roster, position)
+        return self._gpus_in_force.on_frame(stream.last, frame, self._roster, position)
 
-    def _of_ports(self, frame: FabricFrame, publisher: str, position: Position) -> Iterable[Finding]:
+    def _of_ports(self, frame: FabricFrame, stream: _Stream, position: Position) -> Iterable[Finding]:
         self._device_peers.on_ports(frame, self._roster)
-        return self._ports_in_force.on_frame(publisher, frame, self._roster, position)
+        return self._ports_in_force.on_frame(stream.last, frame, self._roster, position)
 
-    def _of_status(self, status: NodeStatus, node_id: str, position: Position) -> Iterable[Finding]:  # noqa: ARG002
+    def _of_status(self, status: NodeStatus, stream: _Stream, position: Position) -> Iterable[Finding]:  # noqa: ARG002
         self._device_peers.on_status(status, self._roster)
         self._xid.on_status(status)
         return ()
@@ -234,6 +277,8 @@ class TelemetryEngine:
     def _take_policy(self, policy: Policy | None) -> None:
         """Which rules a policy has switched on: asked once for as long as it is in force."""
         self._policy = policy
+        for streams in self._streams.values():
+            streams.clear()
         self._gpus_in_force.put_in_force([rule for name, rule in self._gpu_rules.items() if is_enabled(policy, name)])
         self._ports_in_force.put_in_force([rule for name, rule in self._port_rules.items() if is_enabled(policy, name)])
         self._watches_clocks = is_enabled(policy, "clock_skew")

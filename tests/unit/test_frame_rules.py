@@ -60,7 +60,7 @@ def tell(*rules: Watcher, load: Callable[[GpuFrame], object] = lambda _: True, *
     together.put_in_force(rules)
     for second in range(max(map(len, columns.values()))):
         frame = gpu_frame(second, gpus=1, **{name: values[second] for name, values in columns.items()})
-        together.on_frame("node-1", frame, Roster(), PLACE)
+        together.on_frame(together.last_of("node-1"), frame, Roster(), PLACE)
     return together
 
 
