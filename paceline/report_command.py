@@ -19,6 +19,7 @@ from paceline.report.collected import Collected
 from paceline.report.page import PAGE_START, render_page
 from paceline.report.page_data import page_data
 from paceline.report.statements import cited_places
+from paceline.review.nothing_judged import NothingJudgedError, nothing_judged
 from paceline.whole_file import write_whole
 from schemas.archive import ArchiveLine, NotAnArchiveError
 from schemas.findings import Finding
@@ -62,6 +63,9 @@ def report_command(
         with closing(open_source(source, wanted, is_readable, has_outputs=True)) as first:
             site_id = usable_site(site if site is not None else first.site_id or "replay")
             collected, is_recorded = _collected(first, site_id, problems)
+            if collected.first_ns is None:
+                report_problems(problems, None)
+                raise nothing_judged(source, first, wanted, "there is nothing to show")
         places = cited_places(collected)
         with closing(open_source(source, wanted, is_readable, has_outputs=True)) as second:
             raw = _raw(second, set(places))
@@ -78,7 +82,7 @@ def report_command(
             page_data(collected, about, {p: raw[p] for p in places if p in raw}), f"Incident review: {site_id}"
         )
         write_whole(output, page)
-    except (BoundError, RangeError, NotAnArchiveError, UsageError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, NothingJudgedError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     except OSError as error:
@@ -107,11 +111,7 @@ def _must_be_free(output: Path) -> None:
 
 
 def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Problems) -> tuple[Collected, bool]:
-    """Everything in one pass; statements of the replay only where none was recorded.
-
-    Raises:
-        UsageError: there is nothing to show.
-    """
+    """Everything in one pass; statements of the replay only where none was recorded."""
     collected, replayed = Collected(), []
     pipeline = Pipeline(site_id)
     # Where its manifest says so, nothing has to be replayed.
@@ -136,8 +136,6 @@ def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Prob
                 collected.take_said(record, None)
         elif not is_recorded:
             collected.take_said(record, None)
-    if collected.first_ns is None:
-        raise UsageError("nothing in the source has an event time")
     collected.finish()
     return collected, is_recorded
 

@@ -22,13 +22,16 @@ class NothingJudgedError(Exception):
     """No record came that rules read; the text says of which source, and what it holds instead."""
 
 
-def nothing_judged(name: object, source: ArchiveSource | KafkaSource, span: ReplaySpan) -> NothingJudgedError:
+def nothing_judged(
+    name: object, source: ArchiveSource | KafkaSource, span: ReplaySpan, outcome: str = "nothing was judged"
+) -> NothingJudgedError:
     """What to raise where all of a source went through the engines and left them without anything to judge.
 
     Args:
         name: what the person who asked calls the source.
         source: what was read, to its end.
         span: the part of it.
+        outcome: what follows for that person.
     """
     held = source.held()
     told = ", ".join(f"{family} ({count})" for family, count in sorted(held.items()))
@@ -37,4 +40,4 @@ def nothing_judged(name: object, source: ArchiveSource | KafkaSource, span: Repl
         why = f"no frame, event or step in it can be used{there}; it holds {told}"
     else:
         why = f"it holds no frames, events or steps{there}" + (f", only {told}" if told else "")
-    return NothingJudgedError(one_line(f"{name}: nothing was judged: {why}"))
+    return NothingJudgedError(one_line(f"{name}: {outcome}: {why}"))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_VALUES", "Tunable", "TunableError"]
 
+_MOST_WHOLE = 2.0**53
+"""Beyond it a float, and many a reader of JSON, passes over whole numbers."""
+
 MOST_VALUES = 100
 """Values of one sweep: each is an engine with the state of the whole fleet."""
 
@@ -180,6 +183,8 @@ class Tunable:
         for value in rising:
             if self.rule is None and not (value >= 0 and value.is_integer()):
                 raise TunableError(f"{self.name} is {value:g}; it is a whole number from 0 on")
+            if self.is_whole and abs(value) > _MOST_WHOLE:
+                raise TunableError(f"{self.name} is {value:g}; at most {_MOST_WHOLE:g} can be told exactly")
             try:
                 check_policy(self.put(None, value, "tune"))
             except ValueError as error:

@@ -243,8 +243,15 @@ def test_no_text_of_an_archive_becomes_markup(text: str) -> None:
     assert b"<title>title " + text.encode() not in page or "<" not in text
 
 
-def test_a_source_without_events_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_source_without_events_is_a_clear_error(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_bytes(b"\n")
-    told, _ = report(tmp_path / "empty.jsonl")
-    assert told.exit_code == 2
-    assert "nothing in the source has an event time" in told.stderr
+    with ArchiveWriter.open(tmp_path / "jobs.jsonl") as writer:
+        writer.write(job(8), at(0))
+    none = "there is nothing to show: it holds no frames, events or steps"
+    for source, asked, why in (
+        (tmp_path / "empty.jsonl", (), none),
+        (tmp_path / "jobs.jsonl", (), f"{none}, only jobs (1)"),
+        (archive, ("--from", "2035-01-01T00:00:00Z"), f"{none} in that range, only jobs (1)"),
+    ):
+        told, _ = report(source, *asked)
+        assert (told.exit_code, told.stderr) == (2, f"paceline: {source}: {why}\n")

@@ -209,6 +209,7 @@ def test_a_value_holds_for_every_part() -> None:
         ("straggler.floor", "0.1,x", "'x' is no number"),
         ("straggler.enabled", "2", "its values are true and false"),
         ("settle_ns", "0.5", "settle_ns is 0.5; it is a whole number from 0 on"),
+        ("settle_ns", "1e20", "settle_ns is 1e+20; at most 9.0072e+15 can be told exactly"),
     ],
 )
 def test_what_cannot_be_swept_is_named_with_what_there_is(name: str, values: str, why: str) -> None:
