@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from schemas.base import Record
 from schemas.findings import Evidence, ProgressMark
@@ -16,9 +16,8 @@ _CLOCKS_AGREE_NS = 2_000_000_000
 """A clock that is further ahead is skewed: the limit of the rule `clock_skew`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """One record's place in its topic."""
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """One record's place in its topic. Made for every record, and a frozen dataclass takes ten times as long to make."""
 
     topic: str
     partition: int

@@ -6,8 +6,9 @@ node's own order. Only the rules of heartbeats and of device peers compare nodes
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import astuple
 
 from schemas.events import KernelEvent, NodeStatus
 from schemas.findings import ProgressMark

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -162,7 +161,7 @@ def _schema_header(raw: Any) -> str | None:
 def _of_refused(engine: Engine, raw: Any, record: Record, position: Position) -> list[Record]:
     """What a record says that is refused for its time alone: that its publisher's clock is ahead."""
     take_refused = getattr(engine, "on_refused", None)
-    untimed = replace(position, append_ms=0)
+    untimed = Position(position.topic, position.partition, position.offset, append_ms=0)
     if take_refused is None or refusal(record, raw.key, _schema_header(raw), untimed) is not None:
         return []
     outputs: list[Record] = take_refused(record, position)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from factories import SITE, START_NS, gpu_frame, policy, position_of, without
+from msgspec.structs import replace
 
 from schemas.findings import Evidence, Finding
 from schemas.fleet import RulePolicy
