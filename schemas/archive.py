@@ -167,7 +167,7 @@ def read_archive(
             packed.
 
     Raises:
-        NotAnArchiveError: the file cannot be opened or is packed otherwise, or its compressed stream ends or breaks before
+        NotAnArchiveError: the file cannot be opened, is a pipe or is packed otherwise, or its compressed stream ends or breaks before
             its end; what could be read was given out before.
     """
     try:
@@ -176,6 +176,8 @@ def read_archive(
         raise NotAnArchiveError(f"{path}: {error.strerror}") from None
     told = on_read or _nobody
     with stream:
+        if not stream.seekable():
+            raise NotAnArchiveError(f"{path}: it is a pipe: write it to a file first")
         try:
             start = stream.read(12)
         except OSError as error:

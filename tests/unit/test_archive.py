@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,20 @@ def test_gzip_is_named_once_with_what_unpacks_it(tmp_path: Path) -> None:
         list(read_archive(packed))
     ran = CliRunner().invoke(app, ["replay", str(packed)])
     assert (ran.exit_code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    pipe, content = tmp_path / "pipe", written(tmp_path / "run.jsonl").read_bytes()
+    os.mkfifo(pipe)
+    writing = os.open(pipe, os.O_RDWR)
+    refused = f"paceline: {pipe}: it is a pipe: write it to a file first\n"
+    try:
+        for command in (["replay"], ["report", "-o", str(tmp_path / "page.html")], ["explain", "find-1"]):
+            os.write(writing, content)
+            ran = CliRunner().invoke(app, [*command, str(pipe)])
+            assert (ran.exit_code, ran.stderr) == (2, refused)
+    finally:
+        os.close(writing)
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.zst"])
