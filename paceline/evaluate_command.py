@@ -22,6 +22,7 @@ from paceline.evaluation.case_run import ENGINE, run_case
 from paceline.evaluation.gates import CAVEAT, gates_of
 from paceline.evaluation.metrics import measure
 from paceline.evaluation.report import explain, report_lines
+from paceline.recording_file import is_recording
 from paceline.spawned import results_in_order, usable_cores
 from paceline.whole_file import write_whole
 
@@ -98,7 +99,7 @@ def evaluate_command(options: EvaluateOptions, as_json: bool, verbose: bool, out
         try:
             write_whole(out, *lines)
         except OSError as error:
-            return _refuse(f"--out: {error}")
+            return _refuse(f"--out: {out}: {error.strerror}")
     if as_json:
         sys.stdout.buffer.write(b"".join(lines))
         sys.stdout.flush()
@@ -119,7 +120,7 @@ def _evaluate_acts(options: EvaluateOptions, as_json: bool, out: Path | None) ->
         try:
             write_whole(out, told)
         except OSError as error:
-            return _refuse(f"--out: {error}")
+            return _refuse(f"--out: {out}: {error.strerror}")
     print(told.decode() if as_json else "\n".join(lines))
     return 0 if holds else 1
 
@@ -172,6 +173,10 @@ def _check(options: EvaluateOptions, out: Path | None) -> None:
             raise OptionError(f"--{name.replace('_', '-')} is at least 1, not {value}")
     if out is not None and not out.parent.is_dir():
         raise OptionError(f"--out: {out.parent} is no directory")
+    if out is not None and out.is_dir():
+        raise OptionError(f"--out: {out} is a directory: name a file")
+    if out is not None and is_recording(out):
+        raise OptionError(f"--out: {out} is there already, and was recorded: name another file")
 
 
 def _chosen(options: EvaluateOptions) -> list[tuple[BenchmarkCase, int]]:

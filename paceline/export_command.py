@@ -49,6 +49,9 @@ def export_command(source: str, directory: Path, start: str | None, end: str | N
     if directory.exists():
         typer.echo(f"paceline: {directory} is there already", err=True)
         return 2
+    if not directory.parent.is_dir():
+        typer.echo(f"paceline: {directory}: {directory.parent} is no directory", err=True)
+        return 2
     try:
         return _export(source, directory, ReplaySpan.parse(start, end, "0s"), is_tolerant)
     except (BoundError, RangeError, NotAnArchiveError, MissingPyarrowError) as error:

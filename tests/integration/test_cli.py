@@ -74,6 +74,8 @@ def test_the_commands_of_the_demo_and_of_daily_work_are_there() -> None:
         (["nodes", "import", "no/such.csv"], "no/such.csv: No such file"),
         (["broker", "start", "--kind", "nosuch"], "nosuch"),
         (["import", "steps", "no/such.log", "--output", "x.jsonl"], "no/such.log"),
+        (["export", "run.jsonl", "--parquet", "no/such/place"], "no/such is no directory"),
+        (["evaluate", "--limit", "1", "--out", "."], "--out: . is a directory: name a file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
