@@ -11,6 +11,9 @@ from paceline.stop_signals import stop_on_signals
 
 __all__ = ["worker_command"]
 
+_NO_BROKERS = 70
+"""As a worker that crashed: who watches over it tries again."""
+
 
 def worker_command(
     role: str,
@@ -24,7 +27,7 @@ def worker_command(
     signing_key: Path | None = None,
     keyring: Path | None = None,
 ) -> int:
-    """Run until told to stop; 2 when a setting does not hold."""
+    """Run until told to stop; 2 when a setting does not hold, 70 when no broker answers."""
     if snapshot_every_s <= 0 or session_timeout_s < 6:
         typer.echo(
             "paceline: --snapshot-every is above 0 and --session-timeout at least 6 (a broker's minimum)", err=True
@@ -36,6 +39,8 @@ def worker_command(
         return _all(bootstrap_servers, site_id, metrics_port, snapshot_every_s, session_timeout_s, signing_key, keyring)
     for known in ROLES:
         if role == known:
+            from aiokafka.errors import KafkaConnectionError
+
             from schemas.key_files import KeyFileError, load_keyring, load_private_key
             from streams.faust_roles.worker import run_worker
 
@@ -57,6 +62,9 @@ def worker_command(
                 if known == "decisions" and keyring is not None:
                     load_keyring(keyring)
                 return run_worker(settings, announce)
+            except KafkaConnectionError:
+                typer.echo(f"paceline: no broker of {bootstrap_servers} answers", err=True)
+                return _NO_BROKERS
             except KeyFileError as error:
                 typer.echo(f"paceline: {error}", err=True)
                 return 2

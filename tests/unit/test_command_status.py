@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
+from typer.testing import CliRunner
+
+from paceline.cli import app
 
 if TYPE_CHECKING:
     from typing import IO
@@ -61,3 +65,12 @@ def test_a_failure_of_its_own_is_no_bad_answer() -> None:
     fails = "import sys, paceline.cli as cli\ndef fail(): raise ValueError('seven')\ncli.app = fail\ncli.main()\n"
     done = subprocess.run([sys.executable, "-c", fails], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, "ValueError: seven" in done.stderr) == (70, True)
+
+
+def test_a_worker_without_brokers_says_so_and_is_to_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_brokers(*_: object) -> int:
+        raise KafkaConnectionError("Unable to bootstrap")
+
+    monkeypatch.setattr("streams.faust_roles.worker.run_worker", without_brokers)
+    ran = CliRunner().invoke(app, ["worker", "--role", "telemetry", "--bootstrap", "kafka:9092"])
+    assert (ran.exit_code, ran.stderr) == (70, "paceline: no broker of kafka:9092 answers\n")
