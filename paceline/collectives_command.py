@@ -74,24 +74,22 @@ def collectives_command(
         return link_limit_gb_s(one, ranks_per_node, gpu_link_gb_s, port_gb_s)
 
     found = observations(figures, ranks_per_node, history, limit_of)
+    if as_json:
+        for record in (
+            *(_figures_record(one, limit_of(one)) for one in figures),
+            *_rail_records(figures, ranks_per_node),
+            *(_observation_record(one) for one in found),
+        ):
+            sys.stdout.buffer.write(encode(record))
+    else:
+        for one in figures:
+            print(one_line(_figures_line(one, limit_of(one))))
+        for observation in found:
+            print(one_line(_observation_line(observation)))
+    sys.stdout.flush()
     try:
-        if as_json:
-            for record in (
-                *(_figures_record(one, limit_of(one)) for one in figures),
-                *_rail_records(figures, ranks_per_node),
-                *(_observation_record(one) for one in found),
-            ):
-                sys.stdout.buffer.write(encode(record))
-        else:
-            for one in figures:
-                print(one_line(_figures_line(one, limit_of(one))))
-            for observation in found:
-                print(one_line(_observation_line(observation)))
-        sys.stdout.flush()
         if remember and history_path is not None:
             _write_history(history_path, with_figures(history, figures))
-    except BrokenPipeError:
-        return 0
     except OSError as error:
         typer.echo(f"paceline: {error}", err=True)
         return _NOTHING_TO_READ

@@ -42,15 +42,12 @@ def profile_command(traces: Sequence[Path], as_json: bool, page: Path | None, gp
     comparison, left_out = compare(profiles)
     for reason in left_out:
         typer.echo(f"paceline: {reason}", err=True)
-    try:
-        if as_json:
-            for record in records(profiles, comparison):
-                sys.stdout.buffer.write(encode(record))
-            sys.stdout.flush()
-        else:
-            _print(profiles, comparison, sys.stdout)
-    except BrokenPipeError:
-        return status
+    if as_json:
+        for record in records(profiles, comparison):
+            sys.stdout.buffer.write(encode(record))
+        sys.stdout.flush()
+    else:
+        _print(profiles, comparison, sys.stdout)
     if page is not None and profiles:
         try:
             write_whole(page, render_page(profiles, comparison).encode("utf-8", "replace"))

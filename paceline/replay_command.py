@@ -108,9 +108,7 @@ def replay_command(options: ReplayOptions) -> int:
         typer.echo(f"paceline: interrupted{goes_on}", err=True)
         return 130
     except BrokenPipeError:
-        if options.is_compared:
-            raise  # whether it differs is the question, and nobody has heard it
-        return 0
+        raise  # who read it went away: no error of a file
     except (BoundError, RangeError, NotAnArchiveError, UsageError, OtherReplayError, NothingJudgedError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2

@@ -61,15 +61,12 @@ def roofline_command(archive: Path, as_json: bool, precision: str) -> int:
             "paceline: no frame of the archive has a profiling ratio (DCGM fields 1002, 1004 and 1005)", err=True
         )
         return 2
-    try:
-        for record in found:
-            if as_json:
-                sys.stdout.buffer.write(encode(record))
-            else:
-                print(one_line(_line(record)))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return status
+    for record in found:
+        if as_json:
+            sys.stdout.buffer.write(encode(record))
+        else:
+            print(one_line(_line(record)))
+    sys.stdout.flush()
     return status
 
 

@@ -339,6 +339,16 @@ def test_an_archive_of_no_bytes_is_no_answer(tmp_path: Path) -> None:
     assert (told.exit_code, told.stdout, "it is empty" in told.stderr) == (2, "", True)
 
 
+def test_a_replay_that_nobody_read_to_its_end_is_none_that_went_well(
+    slow_rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(ReplayOutput, "write", gone)
+    assert run("replay", str(slow_rank), "--json").exit_code == 141
+
+
 @pytest.fixture
 def outputs_alone(tmp_path: Path) -> Path:
     """What somebody who recorded the wrong topics has."""
