@@ -82,6 +82,11 @@ class ReplaySpan:
         bounds = [[bound.time_ms, sorted(bound.offsets.items())] for bound in (self.start, self.end)]
         return [*bounds, self.warm_up_ms]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has no bounds, so that no line needs to be held against them."""
+        return self.start == self.end == Bound()
+
     def warm_start(self) -> Bound:
         """The bound from which inputs are read."""
         if self.start.time_ms is None:
@@ -156,12 +161,13 @@ class ArchiveSource:
         """All lines within the span; bad lines always."""
         known_at, known = self._at, self._taken
         self._taken = 0
+        is_whole = self._span.is_whole
         for line in read_archive(self._path, on_read, self._is_tolerant, self._span.holds_of, known_at):
             # What is damaged can have the number of the line behind it.
             self._at, self._taken = line.number, self._taken + 1 if line.number == self._at else 1
             if line.number == known_at and self._taken <= known:
                 continue
-            if not isinstance(line, ArchiveLine) or self._span.holds(line):
+            if is_whole or not isinstance(line, ArchiveLine) or self._span.holds(line):
                 yield line
 
     @property
