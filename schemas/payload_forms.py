@@ -1,8 +1,8 @@
 """Forms of payloads: which fields of a family are given, in which order, and how long their columns are.
 
-A publisher says the same few forms over and over. A form that has come often gets a type of its own in which every field
-is required and every column has its length: it is read in half the time, and what is only a matter of the form has been
-checked when the form was learned. Forms speed reading up and change nothing: what is of no known form is read without.
+A publisher says the same few forms over and over. A form that has come often gets a type of its own in which each of its fields
+is required, no other is taken, and every column has its length: it is read in half the time, and what is only a matter of the form
+has been checked when the form was learned. Forms speed reading up and change nothing: what is of no known form is read without.
 """
 
 from __future__ import annotations
