@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from agents.simulation.truth import Truth
 from paceline.one_line import one_line
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "NoTruthError", "of_another_run", "stranger_of", "truths_of"]
 
+_TRUTH = TypeAdapter(Truth)
+
 
 class NoTruthError(Exception):
     """A file of truth cannot be used; the text says which and why."""
@@ -31,16 +33,11 @@ def truths_of(path: Path) -> list[Truth]:
         NoTruthError: it cannot be read, or holds something else.
     """
     try:
-        return [_truth(orjson.loads(line)) for line in path.read_bytes().splitlines()]
+        return [_TRUTH.validate_json(line) for line in path.read_bytes().splitlines()]
     except OSError as error:
         raise NoTruthError(f"{path}: {error.strerror}") from None
-    except (orjson.JSONDecodeError, TypeError, AttributeError):
+    except ValidationError:
         raise NoTruthError(f"{path}: a line is no truth as paceline simulate --truth-file writes it") from None
-
-
-def _truth(fields: dict[str, Any]) -> Truth:
-    typed: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
-    return Truth(**typed)
 
 
 @dataclass(slots=True)

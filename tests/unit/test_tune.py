@@ -267,6 +267,16 @@ def test_the_truth_of_another_run_is_refused(slow_ranks: Path, tmp_path: Path) -
         assert "it is of another run" in ran.stderr
 
 
+@pytest.mark.parametrize("odd", [{"onset_ns": "noon"}, {"culprits": 5}, {"job_id": 4}, {"severity": None}])
+def test_a_truth_of_other_types_is_none(slow_ranks: Path, tmp_path: Path, odd: dict[str, Any]) -> None:
+    other = tmp_path / "other.truth.jsonl"
+    own = orjson.loads(slow_ranks.with_name("slow.truth.jsonl").read_bytes().splitlines()[0])
+    other.write_bytes(orjson.dumps({**own, **odd}))
+    ran = run(slow_ranks, "--threshold", "straggler.floor", "--values", "0.1", "--processes", 1, "--truth", other)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert "a line is no truth as paceline simulate --truth-file writes it" in ran.stderr
+
+
 def test_a_torn_archive_is_judged_as_far_as_it_goes_and_told(slow_ranks: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn.jsonl.zst"
     torn.write_bytes(slow_ranks.read_bytes()[:2000])
