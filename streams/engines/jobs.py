@@ -179,6 +179,11 @@ class JobsEngine:
         self._clock.observe(step.job_id, step.event_time_ns)
         return self._judge(state, step, self._roster.job(step.job_id, step.epoch)) + self._mark()
 
+    @property
+    def has_late(self) -> bool:
+        """Whether `take_late` has records."""
+        return bool(self._late)
+
     def take_late(self) -> list[tuple[Record, Position]]:
         """Records for steps that were closed already; the caller publishes them as late."""
         late, self._late = self._late, []

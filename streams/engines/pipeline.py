@@ -73,27 +73,26 @@ class Pipeline:
                 return []
             self._publish(self._telemetry_of(position.partition).on_refused(record, position))
             return self._released()
+        engine: TelemetryEngine | JobsEngine
         if role == "telemetry":
             engine = self._telemetry.get(position.partition) or self._telemetry_of(position.partition)
-            outputs = engine.on_record(record, position)
-            if engine.has_late:
-                self.counts["late"] += len(engine.take_late())
-            if outputs:
-                self._publish(outputs)
-            elif not self._is_respanned:
-                # Nothing settles but by what is published: nearly every record ends here.
-                return []
-            return self._released()
-        if type(record) in _REFERENCE:
+        elif type(record) in _REFERENCE:
             self._on_reference(record)
             return []
-        if role == "jobs":
-            jobs = self._jobs_of(position.partition)
-            self._publish(jobs.on_record(record, position))
-            self.counts["late"] += len(jobs.take_late())
+        elif role == "jobs":
+            engine = self._jobs.get(position.partition) or self._jobs_of(position.partition)
         else:
             # Recorded outputs are compared with, not read again.
             self.counts["outputs_in_archive"] += 1
+            return self._released()
+        outputs = engine.on_record(record, position)
+        if engine.has_late:
+            self.counts["late"] += len(engine.take_late())
+        if outputs:
+            self._publish(outputs)
+        elif not self._is_respanned:
+            # Nothing settles but by what is published: nearly every record ends here.
+            return []
         return self._released()
 
     def _on_reference(self, record: Record) -> None:
