@@ -14,6 +14,7 @@ import orjson
 import typer
 
 from paceline.brokers_option import Bootstrap
+from paceline.one_line import one_line
 
 if TYPE_CHECKING:
     from paceline.review.standing import Standing
@@ -41,9 +42,9 @@ def incidents(
     from streams.recording.kafka_range import RangeError
 
     try:
-        standing, refused = _read(bootstrap, since, site)
+        standing, refused, sites = _read(bootstrap, since, site)
     except (BoundError, RangeError) as error:
-        typer.echo(f"paceline: {error}", err=True)
+        typer.echo(f"paceline: {str(error).replace('name offsets', 'leave out --since')}", err=True)
         raise typer.Exit(2) from None
     from paceline.review.standing import incident_lines
 
@@ -55,6 +56,10 @@ def incidents(
         if (incident_id is None or incident.incident_id.startswith(incident_id))
         and (not waiting or incident.incident_id in of_waiting)
     ]
+    if site is not None and sites and site not in sites:
+        # A wrong name would read as that all is well.
+        there_are = one_line(", ".join(sorted(sites)))
+        typer.echo(f"paceline: nothing there is of site {site}: is that its name? There are {there_are}", err=True)
     if refused:
         typer.echo(f"paceline: {refused} messages that are no records were passed over", err=True)
     if incident_id is not None and not shown:
@@ -71,8 +76,8 @@ def incidents(
         typer.echo(f"{count_open} open, {len(standing.waiting(now_ns))} commands wait for consent", err=True)
 
 
-def _read(bootstrap_servers: str, since: str, site: str | None) -> tuple[Standing, int]:
-    """What stands by the three topics, and how many messages were no records."""
+def _read(bootstrap_servers: str, since: str, site: str | None) -> tuple[Standing, int, set[str]]:
+    """What stands by the three topics, how many messages were no records, and of which sites there were any."""
     from paceline.review.standing import Standing
     from schemas.codec import decode
     from schemas.errors import SchemaError
@@ -83,6 +88,7 @@ def _read(bootstrap_servers: str, since: str, site: str | None) -> tuple[Standin
     topics = tuple(topic_named(family).name for family in ("incidents", "actions", "action-results"))
     begin = parse_bound(since if since == "earliest" else f"-{since.removeprefix('-')}", time.time_ns() // 1_000_000)
     standing, refused = Standing(), 0
+    sites: set[str] = set()
     with closing(KafkaRange(bootstrap_servers, topics, (), begin, Bound())) as source:
         for taken in source.messages():
             if taken is None or taken.value is None:
@@ -92,6 +98,8 @@ def _read(bootstrap_servers: str, since: str, site: str | None) -> tuple[Standin
             except SchemaError:
                 refused += 1
                 continue
-            if site is None or record.__dict__.get("site_id") == site:
+            of_site = record.__dict__["site_id"]
+            sites.add(of_site)
+            if site is None or of_site == site:
                 standing.take(record)
-    return standing, refused
+    return standing, refused, sites

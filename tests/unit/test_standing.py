@@ -8,10 +8,14 @@ import pytest
 from factories import at
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from paceline.cli import app
 from paceline.review.standing import Standing, command_text, incident_lines, place_text
+from schemas.codec import message
 from schemas.findings import Subject
 from schemas.remediation import ActionResult, Cause, Command, Incident, Target
+from streams.recording.taken import Taken
 
 NODE = Subject(level="node", node_id="node-7")
 
@@ -132,3 +136,33 @@ def test_a_name_neither_moves_the_cursor_nor_begins_a_line() -> None:
     told = incident_lines(standing, standing.incidents["inc-1"], at(20))
     assert len(told) == 4
     assert all(line.isprintable() and r"a\x1b[2J\ninc-2  open" in line for line in told[1:])
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+class OneIncident:
+    """A range of the topics that holds an open incident of site dc1."""
+
+    def __init__(self, *_: object) -> None:
+        self.close = lambda: None
+
+    def messages(self) -> list[Taken]:
+        wire = message(incident())
+        return [Taken(wire.topic, 0, 0, at(10) // 10**6, wire.key, wire.value, ())]
+
+
+@pytest.mark.parametrize(
+    ("site", "told"),
+    [
+        ("dc1", "1 open, 0 commands wait for consent\n"),
+        ("dc2", "paceline: nothing there is of site dc2: is that its name? There are dc1\n0 open, "),
+    ],
+)
+def test_a_site_of_which_there_is_nothing_is_not_told_as_quiet(
+    monkeypatch: pytest.MonkeyPatch, site: str, told: str
+) -> None:
+    monkeypatch.setattr("streams.recording.kafka_range.KafkaRange", OneIncident)
+    ran = CliRunner().invoke(app, ["incidents", "--site", site])
+    assert ran.exit_code == 0
+    assert ran.stderr.startswith(told)
