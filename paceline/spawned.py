@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -49,9 +52,12 @@ def results_in_order(
         yield from (task(*each) for each in arguments)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=initializer, initargs=initial) as pool:
-        pending = [pool.submit(task, *each) for each in arguments]
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_begin, initargs=(initializer, initial)
+    ) as pool:
         try:
+            with _held_back_sigint():
+                pending = [pool.submit(task, *each) for each in arguments]
             for future in pending:
                 while not wait([future], timeout=_LOOK_S).done:
                     while_waiting()
@@ -60,6 +66,26 @@ def results_in_order(
             # What runs may end; nothing else is begun. At a good end there is nothing to be cancelled.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _held_back_sigint() -> Iterator[None]:
+    """What is spawned within takes no SIGINT before `_begin`: while it imports, it would end with a traceback."""
+    # Started in between, it would let SIGINT through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(initializer: Callable[..., object] | None, initial: tuple[Any, ...]) -> None:
+    """Die of Ctrl-C without a word from here on: who spawned this process tells of it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if initializer is not None:
+        initializer(*initial)
 
 
 def usable_cores() -> int:
