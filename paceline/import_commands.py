@@ -12,6 +12,7 @@ from paceline.recording_file import is_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from zoneinfo import ZoneInfo
 
     from schemas.base import Record
 
@@ -49,7 +50,6 @@ def steps(
 ) -> None:
     """Trainer logs: Megatron-LM, torchtitan, NeMo, DeepSpeed and others."""
     import time
-    import zoneinfo
 
     from agents.importers.job_file import JobFileError, load_job_file
     from agents.importers.op_trace import ImportFailedError
@@ -64,11 +64,11 @@ def steps(
             logs,
             job=next((record for record in described if isinstance(record, Job)), None),
             placements=[record for record in described if isinstance(record, RankPlacement)],
-            zone=zoneinfo.ZoneInfo(zone),
+            zone=_zone(zone),
             report=report,
         )
         _write(output, records)
-    except (ImportFailedError, JobFileError, OSError, ValueError, zoneinfo.ZoneInfoNotFoundError) as error:
+    except (ImportFailedError, JobFileError, OSError, ValueError) as error:
         typer.echo(f"paceline: {error}", err=True)
         raise typer.Exit(2) from None
     counts = " ".join(f"{name}={count}" for name, count in asdict(report).items() if count)
@@ -98,10 +98,26 @@ def nvsentinel(
     raise typer.Exit(import_nvsentinel(file, output, bootstrap, site, dead_letters))
 
 
+def _zone(name: str) -> ZoneInfo:
+    """The zone of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, ZoneInfoNotFoundError):
+        raise ValueError(f"--zone: there is no zone {name!r}; write one as Europe/Berlin or UTC") from None
+
+
 def _must_be_free(output: Path, *given: Path) -> None:
     """Keep what is written from replacing what it is made of, or what somebody recorded."""
     try:
-        if any(path.resolve() == output.resolve() for path in given):
+        if not output.parent.is_dir():
+            told = f"{output}: {output.parent} is no directory"
+        elif any(path.resolve() == output.resolve() for path in given):
             told = f"{output} is what is to be imported"
         elif is_recording(output):
             told = f"{output} is there already, and was recorded: name another file"

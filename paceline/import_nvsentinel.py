@@ -55,7 +55,7 @@ def import_nvsentinel(
                 assert bootstrap_servers is not None
                 is_whole = _publish(bootstrap_servers, records)
     except OSError as error:
-        typer.echo(f"paceline: {error}", err=True)
+        typer.echo(f"paceline: {error.filename or output}: {error.strerror or error}", err=True)
         return 2
     counts = events.counts
     typer.echo(" ".join(f"{name}={count}" for name, count in sorted(counts.items())) or "no events", err=True)

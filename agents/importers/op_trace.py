@@ -188,8 +188,10 @@ def _read_layout(path: Path) -> dict[str, Any]:
         raise ImportFailedError("reading a layout needs PyYAML: pip install 'paceline[parquet]'") from None
     try:
         degrees = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ImportFailedError(f"{path}: {error}") from None
+    except OSError as error:
+        raise ImportFailedError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ImportFailedError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(degrees, dict):
         raise ImportFailedError(f"{path}: no mapping of names to sizes")
     for name in ("dp_size", "pp_size", "tp_size", "world_size"):
