@@ -11,6 +11,7 @@ import typer
 
 from agents.decode.driver import encode
 from paceline.one_line import one_line
+from paceline.page_place import NoPlaceError, must_be_free
 from paceline.profile_page import render_page
 from paceline.profile_reading import RankProfile, UnreadableTraceError, compare, read_profile
 from paceline.whole_file import write_whole
@@ -26,6 +27,15 @@ __all__ = ["profile_command", "records"]
 
 def profile_command(traces: Sequence[Path], as_json: bool, page: Path | None, gpu: str | None) -> int:
     """Reads and judges traces; 0 when all could be read, 2 when one could not or the page could not be written."""
+    if page is not None:
+        try:
+            must_be_free(page)
+        except NoPlaceError as error:
+            typer.echo(f"paceline: {error}", err=True)
+            return 2
+        except OSError as error:
+            typer.echo(f"paceline: {page}: {error.strerror}", err=True)
+            return 2
     status = 0
     profiles: list[RankProfile] = []
     for trace in traces:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from paceline.page_place import PAGE_START
 from streams.profiles.figures import StepFigures, sum_of
 from streams.profiles.kernel_family import MEMORY_FAMILIES, TENSOR_FAMILIES
 from streams.profiles.ranks import MARGIN_SHARE
@@ -51,7 +52,7 @@ def render_page(profiles: Sequence[RankProfile], comparison: RankComparison | No
     body += [_rank(profile) for profile in profiles]
     body.append(_reading())
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'{PAGE_START.decode()}<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
+from paceline.page_place import NoPlaceError, must_be_free
 from paceline.progress_bar import ProgressBar
 from paceline.replay_command import UsageError, report_problems, usable_site
 from paceline.replay_source import ReplaySpan, open_source
 from paceline.report.collected import Collected
-from paceline.report.page import PAGE_START, render_page
+from paceline.report.page import render_page
 from paceline.report.page_data import page_data
 from paceline.report.statements import cited_places
 from paceline.review.nothing_judged import NothingJudgedError, nothing_judged
@@ -58,7 +59,7 @@ def report_command(
     """
     problems = Problems()
     try:
-        _must_be_free(output)
+        must_be_free(output)
         wanted = ReplaySpan.parse(*span, "10m")
         with closing(open_source(source, wanted, is_readable, has_outputs=True)) as first:
             site_id = usable_site(site if site is not None else first.site_id or "replay")
@@ -82,7 +83,7 @@ def report_command(
             page_data(collected, about, {p: raw[p] for p in places if p in raw}), f"Incident review: {site_id}"
         )
         write_whole(output, page)
-    except (BoundError, RangeError, NotAnArchiveError, NothingJudgedError, UsageError) as error:
+    except (BoundError, RangeError, NotAnArchiveError, NothingJudgedError, NoPlaceError, UsageError) as error:
         typer.echo(f"paceline: {error}", err=True)
         return 2
     except OSError as error:
@@ -90,24 +91,6 @@ def report_command(
         return 2
     typer.echo(f"{output}: {len(page) / 1e6:.1f} MB", err=True)
     return report_problems(problems, None)
-
-
-def _must_be_free(output: Path) -> None:
-    """Hold where to against what is there, before minutes are spent: a page may be replaced by another, all else not.
-
-    Raises:
-        OSError: what is there cannot be read.
-        UsageError: something else would be written over, or where to is in no directory.
-    """
-    if not output.parent.is_dir():
-        raise UsageError(f"{output}: {output.parent} is no directory")
-    if output.is_dir():
-        raise UsageError(f"{output} is a directory: name a file")
-    if output.is_file():
-        with output.open("rb") as there:
-            start = there.read(len(PAGE_START))
-        if start and start != PAGE_START:
-            raise UsageError(f"{output} is there already, and is no page: name another file")
 
 
 def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Problems) -> tuple[Collected, bool]:

@@ -12,10 +12,9 @@ from typing import Any
 
 import orjson
 
-__all__ = ["PAGE_START", "SCRIPTS", "render_page"]
+from paceline.page_place import PAGE_START
 
-PAGE_START = b"<!doctype html>\n"
-"""A file that begins otherwise is no page."""
+__all__ = ["SCRIPTS", "render_page"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _UPLOT = "uPlot-1.6.32"

@@ -173,5 +173,14 @@ def test_products_are_held_against_the_part_of_the_trace_or_the_one_that_is_name
 def test_a_page_that_cannot_be_written_ends_with_status_2(
     four_ranks: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert profile_command(four_ranks[:1], True, tmp_path / "no" / "page.html", None) == 2
-    assert "cannot write" in capsys.readouterr().err
+    trace = four_ranks[0]
+    before = trace.read_bytes()
+    for place, why in (
+        (tmp_path / "no" / "page.html", "is no directory"),
+        (trace, "is no page"),
+        (tmp_path, "is a directory"),
+    ):
+        assert profile_command([trace], True, place, None) == 2
+        told = capsys.readouterr()
+        assert (told.out, why in told.err) == ("", True)
+    assert trace.read_bytes() == before
