@@ -1,7 +1,8 @@
 """Replay of an archive against the decoding of the same bytes with pydantic: times real time on one core, and memory over the length.
 
 Archives are of one job of 1,024 GPUs: frames of GPUs and ports once a second, a step every 4 s. Every measurement is a
-process of its own; processor time, not wall time. What an hour takes is told from minutes, since both grow in step.
+process of its own; processor time, not wall time, the lowest of several rounds in which all kinds take turns: what else
+runs on the machine takes its caches too, and only adds. What an hour takes is told from minutes, since both grow in step.
 Two more readings are measured beside them: `schemas.codec.decode`, as workers use it, which asks pydantic only where strict reading
 does not take a payload; and a trusted one, which parses and believes, so that the rules could not be run on what it makes of damage.
 """
@@ -30,6 +31,7 @@ from streams.replay import Problems, decoded, replay
 
 NODES, STEP_MS = 128, 4_000.0
 SPANS_S = (30.0, 120.0)
+ROUNDS = 5
 _CHILD = "--measure"
 _KINDS = ("decode", "replay", "read", "worker", "trusted")
 _FAMILIES: dict[str, type[Record]] = {
@@ -68,11 +70,13 @@ def main() -> None:
         ),
     )
     with tempfile.TemporaryDirectory() as directory:
-        ended: list[tuple[float, dict[str, float], float]] = []
-        for span_s in spans:
-            path = Path(directory) / f"{span_s:.0f}.jsonl"
+        paths = {span_s: Path(directory) / f"{span_s:.0f}.jsonl" for span_s in spans}
+        for span_s, path in paths.items():
             _write(path, span_s)
-            found = {kind: _child(kind, path) for kind in _KINDS}
+        lowest = _lowest(paths, ROUNDS if not asked.quick else 1)
+        ended: list[tuple[float, dict[str, float], float]] = []
+        for span_s, path in paths.items():
+            found = lowest[span_s]
             records = found["decode"]["records"]
             cpu_s = {kind: of_kind["cpu_s"] for kind, of_kind in found.items()}
             decoded_s, replayed_s = cpu_s["decode"], cpu_s["replay"]
@@ -123,7 +127,7 @@ def _section(*tables: Table) -> Section:
         "Replay of an archive",
         "One job of 1,024 GPUs on 128 nodes, frames of GPUs and ports at 1 Hz, a step every 4 s, healthy. Both read the same "
         "archive; decode validates every payload in full with pydantic and does nothing with it, replay reads, validates and judges it. "
-        "The start of Python and the making of the archive are not counted.",
+        f"The start of Python and the making of the archive are not counted. Lowest of {ROUNDS} rounds in which all kinds take turns.",
         tables,
         (
             (
@@ -138,6 +142,19 @@ def _section(*tables: Table) -> Section:
             ),
         ),
     )
+
+
+def _lowest(paths: dict[float, Path], rounds: int) -> dict[float, dict[str, dict[str, float]]]:
+    """By span and kind, what the round measured that took the least processor time."""
+    found: dict[float, dict[str, dict[str, float]]] = {span_s: {} for span_s in paths}
+    for _ in range(rounds):
+        for span_s, path in paths.items():
+            for kind in _KINDS:
+                one = _child(kind, path)
+                known = found[span_s].get(kind)
+                if known is None or one["cpu_s"] < known["cpu_s"]:
+                    found[span_s][kind] = one
+    return found
 
 
 def _write(path: Path, span_s: float) -> None:
