@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from paceline.recording_file import is_recording
+from paceline.recording_file import ARCHIVE_STARTS, is_foreign, is_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,9 +92,10 @@ def nvsentinel(
     """NVSentinel's health events: codes as kernel events, all else as findings that nothing acts on."""
     from paceline.import_nvsentinel import import_nvsentinel
 
-    for path in (output, dead_letters):
-        if path is not None:
-            _must_be_free(path, file)
+    if output is not None:
+        _must_be_free(output, file)
+    if dead_letters is not None:
+        _must_be_free(dead_letters, file, is_appended=True)
     raise typer.Exit(import_nvsentinel(file, output, bootstrap, site, dead_letters))
 
 
@@ -112,8 +113,14 @@ def _zone(name: str) -> ZoneInfo:
         raise ValueError(f"--zone: there is no zone {name!r}; write one as Europe/Berlin or UTC") from None
 
 
-def _must_be_free(output: Path, *given: Path) -> None:
-    """Keep what is written from replacing what it is made of, or what somebody recorded."""
+def _must_be_free(output: Path, *given: Path, is_appended: bool = False) -> None:
+    """Keep what is written from replacing what it is made of, what somebody recorded, and what is no archive at all.
+
+    Args:
+        output: where to.
+        given: what it is made of.
+        is_appended: it goes behind what is there, which may be anything but a recording.
+    """
     try:
         if not output.parent.is_dir():
             told = f"{output}: {output.parent} is no directory"
@@ -121,6 +128,8 @@ def _must_be_free(output: Path, *given: Path) -> None:
             told = f"{output} is what is to be imported"
         elif is_recording(output):
             told = f"{output} is there already, and was recorded: name another file"
+        elif not is_appended and is_foreign(output, *ARCHIVE_STARTS):
+            told = f"{output} is there already, and is no archive: name another file"
         else:
             return
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What somebody recorded cannot be made again: a command that writes a file asks first whether that is one."""
+"""What is there and cannot be made again: a command that writes a file asks first whether that is such a one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from schemas.archive_blocks import is_recorded
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["is_recording"]
+__all__ = ["ARCHIVE_STARTS", "is_foreign", "is_recording"]
+
+ARCHIVE_STARTS = (b"\x28\xb5\x2f\xfd", b'{"topic"')
+"""How a plain archive of ours begins: with a frame of zstd, or with its first line."""
 
 
 def is_recording(path: Path) -> bool:
@@ -22,3 +25,16 @@ def is_recording(path: Path) -> bool:
         return False
     with path.open("rb") as there:
         return is_recorded(there.read(12))
+
+
+def is_foreign(path: Path, *starts: bytes) -> bool:
+    """Whether a file is there that holds something, and begins with none of these.
+
+    Raises:
+        OSError: what is there cannot be read.
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as there:
+        start = there.read(max(map(len, starts)))
+    return bool(start) and not start.startswith(starts)

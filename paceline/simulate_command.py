@@ -19,7 +19,7 @@ from agents.simulation.fleet_run import simulate
 from agents.simulation.player import play
 from agents.simulation.scenario import default_scenario
 from agents.simulation.truth import truth, truth_lines
-from paceline.recording_file import is_recording
+from paceline.recording_file import ARCHIVE_STARTS, is_foreign, is_recording
 from paceline.stop_signals import stop_on_signals
 from schemas.archive import ArchiveWriter
 from schemas.events import KernelEvent
@@ -77,7 +77,7 @@ def simulate_command(
 
 
 def _must_be_free(output: Path | None, truth_file: Path | None, scenario_name: str) -> None:
-    """Hold where to against what else is named, before minutes are spent: a simulated archive may be replaced, all else not.
+    """Hold where to against what else is named, before minutes are spent: a plain archive or a truth may be replaced, all else not.
 
     Raises:
         OSError: what is there cannot be read.
@@ -91,6 +91,9 @@ def _must_be_free(output: Path | None, truth_file: Path | None, scenario_name: s
             raise _PlaceError(f"{path} is the scenario: name another file")
         if is_recording(path):
             raise _PlaceError(f"{path} is there already, and was recorded: name another file")
+    for place, what, starts in ((output, "archive", ARCHIVE_STARTS), (truth_file, "truth", (b'{"truth_id"',))):
+        if place is not None and is_foreign(place, *starts):
+            raise _PlaceError(f"{place} is there already, and is no {what}: name another file")
     if len(written) == 2 and written[0].resolve() == written[1].resolve():
         raise _PlaceError(f"--output and --truth-file are both {output}")
 

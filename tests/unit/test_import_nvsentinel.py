@@ -346,10 +346,10 @@ def test_a_replay_of_the_archive_answers_the_fatal_code_and_nothing_else(tmp_pat
 def test_an_archive_is_not_replaced_by_one_of_no_event(tmp_path: Path, text: str) -> None:
     source, archive = tmp_path / "events.jsonl", tmp_path / "a.jsonl"
     source.write_text(text)
-    archive.write_text("what was there")
+    archive.write_text('{"topic": "what was there"}')
     run = CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(archive)])
     assert (run.exit_code, f"{archive} is not written" in run.output) == (2, True)
-    assert archive.read_text() == "what was there"
+    assert archive.read_text() == '{"topic": "what was there"}'
 
 
 @pytest.mark.parametrize(
@@ -384,6 +384,18 @@ def test_what_was_recorded_is_not_written_over(tmp_path: Path, monkeypatch: pyte
     run = CliRunner().invoke(app, ["import", *command.split()])
     assert (run.exit_code, "rec is there already, and was recorded" in run.output) == (2, True)
     assert (tmp_path / "rec").read_bytes() == before
+
+
+def test_what_is_no_archive_is_not_written_over(tmp_path: Path) -> None:
+    source, notes = tmp_path / "events.jsonl", tmp_path / "notes.txt"
+    source.write_text(json.dumps(event()) + "\n")
+    notes.write_text("look at node-7")
+    run = CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(notes)])
+    assert (run.exit_code, "is there already, and is no archive" in run.output) == (2, True)
+    assert notes.read_text() == "look at node-7"
+    for _ in range(2):
+        archive = tmp_path / "a.jsonl.zst"
+        assert CliRunner().invoke(app, ["import", "nvsentinel", str(source), "-o", str(archive)]).exit_code == 0
 
 
 def test_a_file_of_which_nothing_is_taken_is_bad_input(tmp_path: Path) -> None:

@@ -88,6 +88,20 @@ def test_nothing_else_that_was_named_is_written_over(tmp_path: Path, capsys: pyt
     ]  # fmt: skip
 
 
+def test_a_fleet_replaces_an_archive_and_its_truth_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, truth, notes = tmp_path / "a.jsonl", tmp_path / "a.truth.jsonl", tmp_path / "notes.txt"
+    notes.write_text("look at node-7")
+    for _ in range(2):
+        assert simulate_command(archive, None, 5.0, 4, 0, "xid79", truth) == 0
+    assert capsys.readouterr().err.count(f" records in {archive}") == 2
+    for asked in ((notes, truth), (archive, notes), (truth, None), (None, archive)):
+        assert simulate_command(asked[0], None, 5.0, 4, 0, "xid79", asked[1]) == 2
+        assert "is there already, and is no " in capsys.readouterr().err
+    assert notes.read_text() == "look at node-7"
+
+
 def test_a_scenario_that_is_none_is_told_before_anything_is_published(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate_command(None, "localhost:1", 5.0, 4, 0, "no-such", None) == 2
     assert "no scenario 'no-such'" in capsys.readouterr().err
