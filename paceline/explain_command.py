@@ -36,6 +36,8 @@ __all__ = ["explain_command"]
 
 _SITE = "replay"
 _MOST_TOLD = 12
+_OTHERS = {"inc": "an incident", "cmd": "a command"}
+"""What people take for a finding, by how its id begins."""
 _MOST_PRICE = 1e9
 _STEPS_BEFORE = 50
 _RECORDS_BEFORE = 2_000
@@ -80,6 +82,10 @@ def _explanation(
     policy_file: Path | None,
     is_readable: bool,
 ) -> tuple[Explanation, Problems]:
+    if (what := _OTHERS.get(finding_id.partition("-")[0])) is not None:
+        raise _UnusableError(
+            f"{finding_id} is {what}: give one of its findings, which its record names (paceline replay --json, or incidents --json)"
+        )
     if price is not None and not 0 <= price < _MOST_PRICE:
         raise _UnusableError(f"--price-per-gpu-hour is {price:g}; it is a price, 0 or more")
     if archive is not None and bootstrap is None:

@@ -376,6 +376,7 @@ def test_a_folder_of_archives_is_read_in_the_order_of_append_times(tmp_path: Pat
     ("arguments", "said"),
     [
         (["find-nosuch", "run.jsonl"], "no finding find-nosuch; there are "),
+        (["inc-1", "run.jsonl"], "inc-1 is an incident: give one of its findings"),
         (["find-nosuch", "no/such.jsonl"], "no/such.jsonl: No such file"),
         (["find-nosuch", "empty"], "no .jsonl or .jsonl.zst in this folder"),
         (["find-nosuch"], "one of an archive and --bootstrap"),
