@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from paceline.progress_bar import ProgressBar
+from paceline.rare_collection import rare_collection
 from paceline.replay_command import UsageError, loaded_policy, report_problems, time_of, usable_site
 from paceline.replay_source import OUTPUTS, ReplaySpan, open_source
 from paceline.review.difference import compare
@@ -99,6 +100,7 @@ def _must_be_of(name: str, truths: Sequence[Truth] | None, described: Described)
         raise NoTruthError(of_another_run(name, stranger))
 
 
+@rare_collection()
 def _both(
     lines: Iterator[ArchiveLine | BadLine],
     engines: tuple[Pipeline, Pipeline],
@@ -132,6 +134,7 @@ def _both(
     return was, would
 
 
+@rare_collection()
 def _loaded(text: str, name: str, site_id: str | None) -> tuple[Said, int]:
     """A side by its file, and 2 if lines of it could not be used, else 0.
 

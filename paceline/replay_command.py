@@ -15,6 +15,7 @@ import typer
 
 from paceline.one_line import one_line
 from paceline.progress_bar import ProgressBar
+from paceline.rare_collection import rare_collection
 from paceline.replay_checkpoint import CHECKPOINT_EVERY_S, CheckpointPace, code_sum
 from paceline.replay_output import OtherReplayError, ReplayOutput
 from paceline.replay_resumption import Resumption
@@ -122,6 +123,7 @@ def replay_command(options: ReplayOptions) -> int:
         return 2
 
 
+@rare_collection()
 def _replay(options: ReplayOptions) -> int:
     if options.is_resumed and options.output is None:
         raise UsageError("--resume goes on with a file: name it with --output")

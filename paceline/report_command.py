@@ -14,6 +14,7 @@ import typer
 
 from paceline.page_place import NoPlaceError, must_be_free
 from paceline.progress_bar import ProgressBar
+from paceline.rare_collection import rare_collection
 from paceline.replay_command import UsageError, report_problems, usable_site
 from paceline.replay_source import ReplaySpan, open_source
 from paceline.report.collected import Collected
@@ -93,6 +94,7 @@ def report_command(
     return report_problems(problems, None)
 
 
+@rare_collection()
 def _collected(source: ArchiveSource | KafkaSource, site_id: str, problems: Problems) -> tuple[Collected, bool]:
     """Everything in one pass; statements of the replay only where none was recorded."""
     collected, replayed = Collected(), []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.explanation.step_history import StepHistory
+from paceline.rare_collection import rare_collection
 from schemas.archive import NotAnArchiveError
 from schemas.findings import Finding
 from schemas.results import StepResult
@@ -113,6 +114,7 @@ class _WatchedPipeline(Pipeline):
         super()._publish(records)
 
 
+@rare_collection()
 def find_again(
     lines: Iterable[ArchiveLine | BadLine], finding_id: str, site_id: str, policy: Policy | None = None
 ) -> Remade:

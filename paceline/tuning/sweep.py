@@ -11,6 +11,7 @@ import multiprocessing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.rare_collection import rare_collection
 from paceline.replay_source import ArchiveSource, ReplaySpan
 from paceline.review.truth_file import Described, stranger_of
 from paceline.spawned import results_in_order
@@ -209,6 +210,7 @@ def times_read(archives: int, values: int, processes: int) -> int:
     return min(range(1, min(engines, processes) + 1), key=lambda groups: (cost(groups), groups))
 
 
+@rare_collection()
 def _judged_part(archive: Incidents, tunable: Tunable, values: Sequence[float | None], task: int) -> _Part:
     """One pass over an archive, with an engine per value; the first one's word is told of what could not be used."""
     judged = [_Judged(archive, tunable, value) for value in values]

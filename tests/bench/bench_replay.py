@@ -22,6 +22,7 @@ import orjson
 from report import Section, Table, count, figure, options, publish, ratio
 
 from agents.simulation import JobPlan, Scenario, deliver, simulate
+from paceline.rare_collection import rare_collection
 from schemas.archive import ArchiveLine, ArchiveWriter, read_archive
 from schemas.base import Record
 from schemas.codec import _reader, decode, decode_value
@@ -31,7 +32,7 @@ from streams.replay import Problems, decoded, replay
 
 NODES, STEP_MS = 128, 4_000.0
 SPANS_S = (60.0, 3600.0)
-ROUNDS = 3
+ROUNDS = 2
 _CHILD = "--measure"
 _KINDS = ("decode", "replay", "read", "worker", "trusted")
 _FAMILIES: dict[str, type[Record]] = {
@@ -165,6 +166,7 @@ def _children(kind: str, path: Path, count_at_once: int) -> list[dict[str, float
     return found
 
 
+@rare_collection()
 def _measured(kind: str, path: Path) -> dict[str, float]:
     first = next(line for line in read_archive(path) if isinstance(line, ArchiveLine))
     decode_value(first.topic, first.value)
