@@ -98,7 +98,13 @@ def frames(nodes: int, ticks: int) -> FrameLoad:
     return FrameLoad(tuple(message(record) for _, record in found), tuple(at_ns for at_ns, _ in found))
 
 
-def step_timings(ranks: int, steps: int, jobs: int = 1, slow_rank: bool = False) -> StepLoad:
+_SLOW_EVERY_S, _SLOW_FOR_S = 8.0, 5.0
+"""A rank is named at its third or fourth slow step, and cleared within the minute."""
+
+
+def step_timings(
+    ranks: int, steps: int, jobs: int = 1, slow_rank: bool = False, slow_in_turn_from: int | None = None
+) -> StepLoad:
     """Step timings of jobs of tensor 8, pipeline 4 and as many replicas as there are ranks, one step a second.
 
     Args:
@@ -106,9 +112,13 @@ def step_timings(ranks: int, steps: int, jobs: int = 1, slow_rank: bool = False)
         steps: of each job.
         jobs: named `job-0`, `job-1`, ...
         slow_rank: whether one GPU of the first job is slowed by heat from a quarter of the run on.
+        slow_in_turn_from: step from which on one GPU of the first job after the other is, each for 5 s of every 8 s.
     """
     nodes = ranks // GPUS_PER_NODE
-    duration_s = steps * 1.1 + 3.0
+    duration_s = steps * (1.1 if slow_in_turn_from is None else 1.8) + 3.0
+    faults = [FaultPlan(kind="thermal", job="job-0", onset=0.25)] if slow_rank else []
+    if slow_in_turn_from is not None:
+        faults += _slow_in_turn(slow_in_turn_from, duration_s, nodes)
     scenario = Scenario(
         name="steps",
         nodes=nodes * jobs,
@@ -130,7 +140,7 @@ def step_timings(ranks: int, steps: int, jobs: int = 1, slow_rank: bool = False)
             )
             for number in range(jobs)
         ),
-        faults=(FaultPlan(kind="thermal", job="job-0", onset=0.25),) if slow_rank else (),
+        faults=tuple(faults),
     )
     reference: list[Record] = []
     wires, sent = [], []
@@ -142,6 +152,24 @@ def step_timings(ranks: int, steps: int, jobs: int = 1, slow_rank: bool = False)
             sent.append(at_ns)
     assert len(wires) == nodes * jobs * steps, f"{len(wires)} reports of {nodes * jobs} nodes and {steps} steps"
     return StepLoad(tuple(reference), tuple(wires), tuple(sent), steps * jobs)
+
+
+def _slow_in_turn(from_s: float, duration_s: float, nodes: int) -> list[FaultPlan]:
+    found: list[FaultPlan] = []
+    while (onset_s := from_s + len(found) * _SLOW_EVERY_S) + _SLOW_FOR_S < duration_s:
+        place = len(found)
+        found.append(
+            FaultPlan(
+                kind="thermal",
+                job="job-0",
+                onset=onset_s / duration_s,
+                end=(onset_s + _SLOW_FOR_S) / duration_s,
+                node=(7 + 11 * place) % nodes,
+                gpu=place % GPUS_PER_NODE,
+                slowdown=(1.8, 1.8),
+            )
+        )
+    return found
 
 
 def templates(load: StepLoad, nodes: int) -> list[list[StepTemplate]]:

@@ -1,8 +1,9 @@
 """Plays step timings of one large job in real time, one step a second. A child of the latency benchmark.
 
-`step_generator.py SERVERS RANKS DISTINCT STEPS`: makes the bytes of DISTINCT steps, says `ready`, waits for a line, then
-publishes STEPS steps, each node at its moment after the step's first report. At the end it prints one JSON object: when the last
-report of each step was handed to the client (nanoseconds since the epoch), and by how much it was ever behind its plan.
+`step_generator.py SERVERS RANKS STEPS SLOW_FROM`: makes the bytes of STEPS steps, says `ready`, waits for a line, then
+publishes them, each node at its moment after the step's first report. From step SLOW_FROM on one GPU after the other is slow for
+some steps, so that there is something to find. At the end it prints one JSON object: when the last report of each step was
+handed to the client (nanoseconds since the epoch), and by how much it was ever behind its plan.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _STEP_NS = 1_000_000_000
 def main() -> None:
     """Play."""
     servers = sys.argv[1]
-    ranks, distinct, steps = (int(argument) for argument in sys.argv[2:5])
-    made = templates(step_timings(ranks, distinct), ranks // GPUS_PER_NODE)
+    ranks, steps, slow_from = (int(argument) for argument in sys.argv[2:5])
+    made = templates(step_timings(ranks, steps, slow_in_turn_from=slow_from), ranks // GPUS_PER_NODE)
     client = producer(servers, linger_ms=5)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -33,7 +34,7 @@ def main() -> None:
     behind_ns = 0
     for step in range(steps):
         step_ns = begun_ns + step * _STEP_NS
-        for template in made[step % distinct]:
+        for template in made[step]:
             due_ns = step_ns + template.sent_after_ns
             now_ns = time.time_ns()
             if now_ns < due_ns - 1_000_000:
