@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline.recording_file import is_foreign
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,8 +30,5 @@ def must_be_free(output: Path) -> None:
         raise NoPlaceError(f"{output}: {output.parent} is no directory")
     if output.is_dir():
         raise NoPlaceError(f"{output} is a directory: name a file")
-    if output.is_file():
-        with output.open("rb") as there:
-            start = there.read(len(PAGE_START))
-        if start and start != PAGE_START:
-            raise NoPlaceError(f"{output} is there already, and is no page: name another file")
+    if is_foreign(output, PAGE_START):
+        raise NoPlaceError(f"{output} is there already, and is no page: name another file")

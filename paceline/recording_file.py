@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from schemas.archive import ZSTD_MAGIC
 from schemas.archive_blocks import is_recorded
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHIVE_STARTS", "is_foreign", "is_recording"]
 
-ARCHIVE_STARTS = (b"\x28\xb5\x2f\xfd", b'{"topic"')
+ARCHIVE_STARTS = (ZSTD_MAGIC, b'{"topic"')
 """How a plain archive of ours begins: with a frame of zstd, or with its first line."""
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
 
-__all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "decode_line", "read_archive"]
+__all__ = ["ZSTD_MAGIC", "ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "decode_line", "read_archive"]
 
 _READ_BYTES = 1 << 20
 """A line is a few kilobytes: read by the 8 kB that Python takes by default, every third of them is a call of the system."""
@@ -32,7 +32,8 @@ _BUNCH_BYTES = 1 << 16
 """Lines are read in bunches of so many bytes, and then given out one by one. Reading and judging each fill the processor's caches with
 their own code and data: with a change from one to the other at every line both take a seventh longer (measured)."""
 
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""How a frame of zstd begins."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -187,7 +188,7 @@ def read_archive(
             yield from _recorded(path, stream, told, is_tolerant, wants, from_line)
         elif start[:2] == _GZIP_MAGIC:
             raise NotAnArchiveError(f"{path} is packed with gzip: unpack it first, zcat {path} > FILE.jsonl")
-        elif start[:4] == _ZSTD_MAGIC:
+        elif start[:4] == ZSTD_MAGIC:
             yield from _lines(_decompressed(path, stream, told), from_line=from_line)
         else:
             yield from _lines(_counted(stream, told), from_line=from_line)

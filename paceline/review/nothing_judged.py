@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from paceline.one_line import one_line
 from schemas.topics import REFERENCE_FAMILIES, TOPICS
-from streams.recording.bounds import Bound
 
 if TYPE_CHECKING:
     from paceline.replay_source import ArchiveSource, KafkaSource, ReplaySpan
@@ -35,7 +34,7 @@ def nothing_judged(
     """
     held = source.held()
     told = ", ".join(f"{family} ({count})" for family, count in sorted(held.items()))
-    there = "" if span.start == span.end == Bound() else " in that range"
+    there = "" if span.is_whole else " in that range"
     if _JUDGED & held.keys():
         why = f"no frame, event or step in it can be used{there}; it holds {told}"
     else:

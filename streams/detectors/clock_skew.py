@@ -117,11 +117,7 @@ class ClockSkew:
         known = self._publishers.get(name)
         if known is None or not known.is_above(append_ns, append_ns - event_time_ns):
             self._note(name, append_ns, append_ns - event_time_ns, evidence)
-        if append_ns > self._latest_ns:
-            self._latest_ns = append_ns
-        if self._latest_ns - self._judged_ns < _BUCKET_NS + _LATENESS_NS:
-            return ()
-        return self._judge(self._latest_ns - _LATENESS_NS, roster)
+        return self._judge(self._latest_ns - _LATENESS_NS, roster) if self._is_due(append_ns) else ()
 
     def passes_over(self, known: PublisherClock, event_time_ns: int, append_ns: int) -> bool:
         """Take the times of a record that lowers no difference, unless something is to be judged; else false.
@@ -132,11 +128,13 @@ class ClockSkew:
             event_time_ns: the publisher's clock.
             append_ns: the broker's.
         """
-        if not known.is_above(append_ns, append_ns - event_time_ns):
-            return False
+        return known.is_above(append_ns, append_ns - event_time_ns) and not self._is_due(append_ns)
+
+    def _is_due(self, append_ns: int) -> bool:
+        """Go on to an append time, and say whether half minutes have ended that are to be judged."""
         if append_ns > self._latest_ns:
             self._latest_ns = append_ns
-        return self._latest_ns - self._judged_ns < _BUCKET_NS + _LATENESS_NS
+        return self._latest_ns - self._judged_ns >= _BUCKET_NS + _LATENESS_NS
 
     def of_publisher(self, level: str, publisher: str) -> PublisherClock | None:
         """What is remembered of a publisher, if anything is."""
