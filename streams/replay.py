@@ -108,10 +108,8 @@ def _fed(
         if has_own_policy and isinstance(record, Policy):
             continue
         outputs = pipeline.on_record(record, position)
-        if pipeline.refusal is not None:
-            problems.note_refusal(number, position, pipeline.refusal)
-        if outputs:
-            yield from outputs
+        problems.note_refusal(number, position, pipeline.refusal)
+        yield from outputs
     yield from pipeline.cut() if is_cut else pipeline.flush()
     if damage is not None:
         raise damage
@@ -127,13 +125,11 @@ def decoded(lines: Iterable[ArchiveLine | BadLine], problems: Problems) -> Itera
         if isinstance(line, BadLine):
             problems.note(f"line {line.number}: {line.reason}")
             continue
-        record = line.record
-        if record is None:
-            try:
-                record = decode_line(line)
-            except SchemaError as error:
-                problems.note(f"line {line.number}: {line.topic}: {error}")
-                continue
+        try:
+            record = decode_line(line)
+        except SchemaError as error:
+            problems.note(f"line {line.number}: {line.topic}: {error}")
+            continue
         if line.key is not None:
             # What is ahead of its arrival is refused further on: it still tells of its publisher's clock.
             refused = refusal_of_name(record, line.key.encode(), line.headers.get("schema"), line.topic)

@@ -230,7 +230,7 @@ class TelemetryEngine:
         else:
             for item, place in self._sources.offer(stream.name, record.seq, at_ns, (record, position)):
                 outputs += self._rules_of[type(item)](item, stream, place)
-        reached = reached_ns(at_ns, position) if append_ns < at_ns else at_ns
+        reached = reached_ns(at_ns, position)
         self._clock.observe(stream.publisher, reached)
         # The rules of times restore order by themselves, and look at repeats alike.
         if self._watches_clocks and (
