@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from schemas.archive import ZSTD_MAGIC
-from schemas.archive_blocks import is_recorded
+from schemas.archive_blocks import ZSTD_MAGIC, is_recorded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
-from schemas.archive_blocks import Block, Damage, NotAnArchiveError, is_recorded, read_blocks
+from schemas.archive_blocks import ZSTD_MAGIC, Block, Damage, NotAnArchiveError, is_recorded, read_blocks
 from schemas.codec import decode_value, message, read_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from schemas.base import Record
 
-__all__ = ["ZSTD_MAGIC", "ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "decode_line", "read_archive"]
+__all__ = ["ArchiveLine", "ArchiveWriter", "BadLine", "NotAnArchiveError", "decode_line", "read_archive"]
 
 _READ_BYTES = 1 << 20
 """A line is a few kilobytes: read by the 8 kB that Python takes by default, every third of them is a call of the system."""
@@ -32,8 +32,6 @@ _BUNCH_BYTES = 1 << 16
 """Lines are read in bunches of so many bytes, and then given out one by one. Reading and judging each fill the processor's caches with
 their own code and data: with a change from one to the other at every line both take a seventh longer (measured)."""
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-"""How a frame of zstd begins."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARCHIVE_VERSION",
+    "ZSTD_MAGIC",
     "ArchiveMarks",
     "Block",
     "BlockWriter",
@@ -33,6 +34,9 @@ __all__ = [
     "marks_of",
     "read_blocks",
 ]
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""How a frame of zstd begins."""
 
 ARCHIVE_VERSION = 1
 
